@@ -3,9 +3,11 @@ package policy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim/idle"
 	"github.com/tranche-gpu/tranche/internal/nomadapi"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // Notice is what a webhook gets, as JSON.
@@ -46,8 +49,8 @@ func (p *Policy) notice(i *idling, now time.Time) Notice {
 		at := i.stopAt().UTC()
 		n.StopAt = &at
 	}
-	n.Message = fmt.Sprintf("Tranche's idle policy on %s: %s/%s/%s has not used its GPU since %s",
-		p.Node, n.Namespace, n.Job, n.Group, n.Since.Format(time.RFC3339))
+	n.Message = fmt.Sprintf("Tranche's idle policy on %s: %s has not used its GPU since %s",
+		p.Node, printable.Text(n.Namespace+"/"+n.Job+"/"+n.Group), n.Since.Format(time.RFC3339))
 	switch {
 	case n.Event == idle.Stopped:
 		n.Message += ", so it is stopped"
@@ -78,6 +81,8 @@ func newWebhook(file string, logger hclog.Logger) *webhook {
 	return &webhook{
 		file: file, logger: logger, notices: make(chan Notice, waitingNotices),
 		client: &http.Client{
+			// On a connection that is kept, Go logs what comes unasked, which may be the URL.
+			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 			Timeout:       webhookTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -98,6 +103,11 @@ func (w *webhook) send(n Notice) {
 
 // run sends notices until the context ends.
 func (w *webhook) run(ctx context.Context) {
+	if w.file != "" {
+		if _, err := w.address(); err != nil {
+			w.logger.Warn("notices will not be delivered to the webhook", "error", err)
+		}
+	}
 	for {
 		select {
 		case n := <-w.notices:
@@ -127,14 +137,23 @@ func (w *webhook) deliver(ctx context.Context, n Notice) {
 	}
 }
 
-func (w *webhook) post(ctx context.Context, n Notice) error {
+// address reads the URL, which can be replaced while the agent runs.
+func (w *webhook) address() (*url.URL, error) {
 	text, err := os.ReadFile(w.file)
 	if err != nil {
-		return fmt.Errorf("idle.webhook_file: %w", err)
+		return nil, fmt.Errorf("idle.webhook_file: %w", err)
 	}
 	address, err := url.Parse(strings.TrimSpace(string(text)))
 	if err != nil || address.Host == "" || address.Scheme != "https" && (address.Scheme != "http" || !nomadapi.OnThisMachine(address.Hostname())) {
-		return fmt.Errorf("idle.webhook_file: %s must have a single https URL, or one of the loopback interface", w.file)
+		return nil, fmt.Errorf("idle.webhook_file: %s must have a single https URL, or one of the loopback interface", w.file)
+	}
+	return address, nil
+}
+
+func (w *webhook) post(ctx context.Context, n Notice) error {
+	address, err := w.address()
+	if err != nil {
+		return err
 	}
 	body, err := json.Marshal(n)
 	if err != nil {
@@ -146,16 +165,26 @@ func (w *webhook) post(ctx context.Context, n Notice) error {
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := w.client.Do(request)
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		err = failed.Err // without the URL
-	}
 	if err != nil {
-		return err
+		return withoutSecrets(err)
 	}
 	_ = response.Body.Close()
 	if response.StatusCode/100 != 2 {
-		return fmt.Errorf("it answered %s", response.Status)
+		return fmt.Errorf("it answered %d %s", response.StatusCode, http.StatusText(response.StatusCode)) // not in its own words
 	}
 	return nil
+}
+
+// withoutSecrets returns why there was no answer, without the URL and without what the other side sent, which may repeat the URL.
+func withoutSecrets(err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		err = failed.Err
+	}
+	var network net.Error
+	var untrusted *tls.CertificateVerificationError
+	if errors.As(err, &network) || errors.As(err, &untrusted) || errors.Is(err, http.ErrSchemeMismatch) {
+		return err
+	}
+	return errors.New("what it sent is no HTTP response")
 }

@@ -1,7 +1,11 @@
 package policy
 
 import (
+	"context"
 	"encoding/json"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +16,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/idle"
 )
 
 const secretPath = "/hook/T0PSECRET"
@@ -83,14 +90,31 @@ func TestWebhook(t *testing.T) {
 func TestWebhook_NeverLogsItsURL(t *testing.T) {
 	retryAtOnce(t)
 	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	redirects := httptest.NewServer(http.RedirectHandler("https://elsewhere.example"+secretPath, http.StatusFound))
+	defer redirects.Close()
+	encrypted := httptest.NewUnstartedServer(http.NotFoundHandler())
+	encrypted.Config.ErrorLog = log.New(io.Discard, "", 0)
+	encrypted.StartTLS()
+	defer encrypted.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
+	unasked := new(strings.Builder)
+	log.SetOutput(unasked)
+	defer log.SetOutput(os.Stderr)
 	for url, want := range map[string]string{
-		server.URL + secretPath:             "it answered 404",
-		gone.URL + secretPath:               "connect",
-		"http://hooks.example" + secretPath: "must have a single https URL",
-		"https:// x" + secretPath:           "must have a single https URL",
-		"":                                  "must have a single https URL",
+		server.URL + secretPath:                                                 "it answered 404 Not Found",
+		redirects.URL + secretPath:                                              "it answered 302 Found",
+		encrypted.URL + secretPath:                                              "certificate signed by unknown authority",
+		"https" + strings.TrimPrefix(server.URL, "http") + secretPath:           "HTTP response to HTTPS client",
+		repeater(t, "") + secretPath:                                            "what it sent is no HTTP response",
+		repeater(t, "HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n") + secretPath: "it answered 500 Internal Server Error",
+		repeater(t, "HTTP/1.1 500 ") + secretPath:                               "it answered 500 Internal Server Error",
+		strings.Replace(gone.URL, "//", "//T0PSECRET:T0PSECRET@", 1):            "connect",
+		gone.URL + secretPath:                                                   "connect",
+		"http://hooks.example" + secretPath:                                     "must have a single https URL",
+		"https:// x" + secretPath:                                               "must have a single https URL",
+		"":                                                                      "must have a single https URL",
 	} {
 		hook, log := newHook(t, url)
 		hook.deliver(t.Context(), Notice{Job: "train"})
@@ -98,10 +122,80 @@ func TestWebhook_NeverLogsItsURL(t *testing.T) {
 		must.StrContains(t, log.String(), want)
 		must.StrNotContains(t, log.String(), "T0PSECRET")
 	}
+	must.Eq(t, "", unasked.String())
 	hook, log := newHook(t, "")
 	hook.file += "-absent"
 	hook.deliver(t.Context(), Notice{})
 	must.StrContains(t, log.String(), "idle.webhook_file: open")
+}
+
+// repeater is a server that answers with what it is sent, after a text.
+func repeater(t *testing.T, text string) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			request := make([]byte, 4096)
+			n, _ := connection.Read(request)
+			_, _ = io.WriteString(connection, text+string(request[:n]))
+			_ = connection.Close()
+		}
+	}()
+	return "http://" + listener.Addr().String()
+}
+
+// TestWebhook_HostileNames has nothing that a terminal or another program would act on reach those who read a notice.
+func TestWebhook_HostileNames(t *testing.T) {
+	got := make(chan []byte, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		must.NoError(t, err)
+		got <- body
+	}))
+	defer server.Close()
+	const name = "\x1b[2J\r\n\u202e\",\"event\":\"stopped\xff</script>"
+	p := &Policy{Options: Options{Node: "gpu-7"}}
+	n := p.notice(&idling{allocation: allocation{of: claim.Workload{Namespace: "default", Job: name, Group: "g"}}, state: idle.Warned}, time.Now())
+	must.StrContains(t, n.Message, `default/\x1b[2J\r\n\u202e","event":"stopped\xff</script>/g has not`)
+	hook, log := newHook(t, server.URL)
+	hook.deliver(t.Context(), n)
+	must.Eq(t, "", log.String())
+	body := <-got
+	var sent Notice
+	must.NoError(t, json.Unmarshal(body, &sent))
+	must.Eq(t, strings.ToValidUTF8(name, "\ufffd"), sent.Job)
+	must.Eq(t, "warned", string(sent.Event))
+	for _, b := range body {
+		must.True(t, b >= ' ' && b != '<', must.Sprintf("%q", body))
+	}
+}
+
+// TestWebhook_EndlessAnswer does not read on once the status is known.
+func TestWebhook_EndlessAnswer(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for err := error(nil); err == nil; {
+			_, err = w.Write(make([]byte, 1<<16))
+		}
+	}))
+	defer server.Close() // waits until the handler has ended
+	hook, log := newHook(t, server.URL)
+	hook.deliver(t.Context(), Notice{})
+	must.Eq(t, "", log.String())
+}
+
+// TestWebhook_WrongFile says so when the agent starts, and not when it is needed.
+func TestWebhook_WrongFile(t *testing.T) {
+	hook, log := newHook(t, "http://hooks.example"+secretPath)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	hook.run(ctx)
+	must.StrContains(t, log.String(), "must have a single https URL")
+	must.StrNotContains(t, log.String(), "T0PSECRET")
 }
 
 func TestWebhook_ThatHangs(t *testing.T) {
