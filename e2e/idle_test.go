@@ -3,7 +3,12 @@
 package e2e
 
 import (
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,13 +17,23 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/agent/policy"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/explain"
+	"github.com/tranche-gpu/tranche/internal/nomadapi"
+	"github.com/tranche-gpu/tranche/internal/nomadclient"
 )
 
-// idlePolicy is the one of docs/operations.md.
+// idlePolicy has the rights of docs/operations.md, and for the last namespace too few.
 const idlePolicy = `
 namespace "lab" {
   capabilities = ["read-job", "scale-job"]
+}
+namespace "batch" {
+  capabilities = ["read-job", "submit-job"]
+}
+namespace "readonly" {
+  capabilities = ["read-job"]
 }
 `
 
@@ -29,18 +44,29 @@ nomad_token_file = %q
 policy = "stop"
 after  = "30s"
 grace  = "5s"
+[idle.namespaces.batch]
+policy = "stop"
+after  = "30s"
+grace  = "0s"
+[idle.namespaces.readonly]
+policy = "stop"
+after  = "30s"
+grace  = "0s"
 [idle]
-stops_per_hour = 1
+stops_per_hour = 2
+webhook_file   = %q
 `
 
-// TestIdle has the agent stop, on a real Nomad and with a token of its own, one of two jobs that do not use their GPU: the cap leaves
-// the other one. A job that computes, one of which the driver does not say that, one that allows itself more time and one of another
-// namespace are not even warned.
+// TestIdle has the agent stop, on a real Nomad and with a token of its own, an instance of a parameterized job and one of two jobs that
+// do not use their GPU: the cap leaves the other one. A job that computes, one of which the driver does not say that, one that allows
+// itself more time and one of another namespace are not even warned. Nomad refuses the stop for which the token has no right.
 func TestIdle(t *testing.T) {
 	n := startNode(t, withLongKernels(t))
 	token := restartWithACL(t, n, idlePolicy)
-	_, err := n.Agent.API.Namespaces().Register(&api.Namespace{Name: "lab"}, nil)
-	must.NoError(t, err)
+	for _, name := range []string{"lab", "batch", "readonly"} {
+		_, err := n.Agent.API.Namespaces().Register(&api.Namespace{Name: name}, nil)
+		must.NoError(t, err)
+	}
 	order(t, n, [][]string{{"nvml-error", "1", "nvmlDeviceGetProcessUtilization", "3"}})
 	waits := func(job string, gpu int) task {
 		return task{
@@ -48,6 +74,8 @@ func TestIdle(t *testing.T) {
 		}
 	}
 	startIn(t, n, "default", waits("elsewhere", 0))
+	instance := dispatch(t, n, "batch", waits("sweep", 0))
+	refused := dispatch(t, n, "readonly", waits("fixed", 0))
 	n.Agent.API.SetNamespace("lab")
 	startIn(t, n, "lab", task{job: "busy", command: "gpu-probe", args: []string{"fill"}, devices: []string{onGPU(2, 0)}})
 	startIn(t, n, "lab", waits("unknown", 1))
@@ -56,11 +84,12 @@ func TestIdle(t *testing.T) {
 	startIn(t, n, "lab", extended)
 	startIn(t, n, "lab", waits("first", 0))
 	startIn(t, n, "lab", waits("second", 0))
+	hook := startHook(t)
 	config := filepath.Join(n.Dir, "idle.toml")
-	must.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf(idleConfig, n.Agent.Address, token)), 0o600))
-	agent := agentURL(t, n, "TRANCHE_CONFIG="+config)
+	must.NoError(t, os.WriteFile(config, fmt.Appendf(nil, idleConfig, n.Agent.Address, token, hook.file), 0o600))
+	agent := agentURL(t, n, "TRANCHE_CONFIG="+config, "SSL_CERT_FILE="+hook.certificates)
 
-	const held = "and not stopped: idle.stops_per_hour is 1, and so many groups were stopped in the last hour"
+	const held = "and not stopped: idle.stops_per_hour is 2, and so many groups were stopped in the last hour"
 	var stopped, spared string
 	for _, job := range []string{"first", "second"} {
 		alloc, err := n.WaitAlloc(deadline(t), job, func(a *api.AllocationListStub) bool {
@@ -93,10 +122,167 @@ func TestIdle(t *testing.T) {
 		return strings.Contains(metrics, `tranche_idle_policy_actions_total{action="stopped",namespace="lab"} 1`), nil
 	}))
 	must.StrContains(t, metrics, `tranche_idle_policy_actions_total{action="warned",namespace="lab"} 2`)
-	must.StrNotContains(t, metrics, `tranche_idle_policy_actions_total{action="failed"`)
-	must.Eq(t, 1, strings.Count(metrics, `state="held"`))
+	must.StrContains(t, metrics, `tranche_idle_policy_actions_total{action="stopped",namespace="batch"} 1`)
+	must.StrContains(t, metrics, `tranche_idle_policy_actions_total{action="failed",namespace="readonly"} 1`)
+	must.Eq(t, 1, strings.Count(metrics, `tranche_idle_policy_actions_total{action="failed"`))
+	must.Eq(t, 2, strings.Count(metrics, `state="held"`))
 	n.Agent.API.SetNamespace("default")
 	must.StrNotContains(t, node.Story(running(t, n, "elsewhere")), "idle")
+
+	n.Agent.API.SetNamespace("batch")
+	job, _, err := n.Agent.API.Jobs().Info(instance, nil)
+	must.NoError(t, err)
+	must.True(t, *job.Stop)
+	job, _, err = n.Agent.API.Jobs().Info("sweep", nil)
+	must.NoError(t, err)
+	must.False(t, *job.Stop)
+	n.Agent.API.SetNamespace("readonly")
+	must.StrContains(t, node.Story(running(t, n, refused)), "not stopped: stop job "+refused+": Unexpected response code: 403 (Permission denied); "+
+		"the token in nomad_token_file needs read-job, and to stop groups scale-job, in the namespace (submit-job for instances")
+	hook.got(t, "warned lab/first", "warned lab/second", "warned batch/"+instance, "warned readonly/"+refused, "stopped batch/"+instance,
+		"stopped lab/"+stopped)
+	keepPictures(t, agent)
+	testWaiting(t, n, agent)
+}
+
+// waitingPolicy is the one of docs/operations.md for the page Waiting.
+const waitingPolicy = `
+namespace "*" {
+  capabilities = ["read-job"]
+}
+node {
+  policy = "read"
+}
+`
+
+// testWaiting has tokens with different rights look for what waits, before anything does and when two jobs do.
+func testWaiting(t *testing.T, n *node.Node, agent string) {
+	t.Helper()
+	tokens := []struct {
+		name, policy, refused string
+		sees                  []string
+	}{
+		{"whole", waitingPolicy, "", []string{"default/large", "lab/large"}},
+		{"one-namespace", strings.Replace(waitingPolicy, "*", "lab", 1), "", []string{"lab/large"}},
+		{"lists-only", strings.Replace(waitingPolicy, "read-job", "list-jobs", 1), "list Nomad's blocked evaluations", nil},
+		{"no-namespace", "node {\n policy = \"read\"\n}\n", "list Nomad's blocked evaluations", nil},
+		{"no-nodes", strings.Split(waitingPolicy, "node {")[0], "list Nomad's nodes", nil},
+	}
+	looks := func(waits bool) {
+		t.Helper()
+		for _, token := range tokens {
+			client, err := nomadclient.New(nomadapi.Options{Address: n.Agent.Address, TokenFile: filepath.Join(n.Dir, token.name)})
+			must.NoError(t, err)
+			defer client.Close()
+			queue, err := explain.Waiting(deadline(t), client)
+			if token.refused != "" {
+				must.ErrorContains(t, err, token.refused+": Unexpected response code: 403", must.Sprint(token.name))
+				continue
+			}
+			must.NoError(t, err, must.Sprint(token.name))
+			var sees []string
+			for _, g := range queue.Groups {
+				sees = append(sees, g.Namespace+"/"+g.Job)
+			}
+			if !waits {
+				must.SliceEmpty(t, sees)
+				continue
+			}
+			must.SliceContainsAll(t, token.sees, sees, must.Sprint(token.name))
+		}
+	}
+	for _, token := range tokens {
+		writeToken(t, n, token.name, token.policy, filepath.Join(n.Dir, token.name))
+	}
+	looks(false)
+	for _, namespace := range []string{"default", "lab"} {
+		n.Agent.API.SetNamespace(namespace)
+		job, err := n.ParseJob(task{job: "large", command: "true", devices: []string{onGPU(140, 0)}}.hcl())
+		must.NoError(t, err)
+		job.Namespace = &namespace
+		evaluation, err := n.Run(deadline(t), job)
+		must.NoError(t, err)
+		must.NotEq(t, "", evaluation.BlockedEval)
+	}
+	looks(true)
+
+	response, err := http.Get(agent + "/waiting") // with the token of the policy, which may not read nodes
+	must.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must.NoError(t, err)
+	must.Eq(t, http.StatusBadGateway, response.StatusCode)
+	must.StrContains(t, string(body), "list Nomad&#39;s nodes: Unexpected response code: 403 (Permission denied); the token in nomad_token_file needs "+
+		"read-job in the namespaces that are to be seen, and node:read")
+}
+
+// dispatch runs a parameterized job in a namespace and returns its instance once that runs. The node's API is left in the namespace.
+func dispatch(t *testing.T, n *node.Node, namespace string, s task) (instance string) {
+	t.Helper()
+	n.Agent.API.SetNamespace(namespace)
+	s.jobType = "batch"
+	job, err := n.ParseJob(s.hcl())
+	must.NoError(t, err, must.Sprint(s.hcl()))
+	job.Namespace, job.ParameterizedJob = &namespace, &api.ParameterizedJobConfig{}
+	_, _, err = n.Agent.API.Jobs().Register(job, nil)
+	must.NoError(t, err)
+	dispatched, _, err := n.Agent.API.Jobs().Dispatch(s.job, nil, nil, "", nil)
+	must.NoError(t, err)
+	running(t, n, dispatched.DispatchedJobID)
+	return dispatched.DispatchedJobID
+}
+
+// hook is a webhook with a certificate of its own.
+type hook struct {
+	// file has its URL, and certificates what it is trusted by.
+	file, certificates string
+	notices            chan policy.Notice
+}
+
+func startHook(t *testing.T) *hook {
+	t.Helper()
+	h := &hook{
+		file: filepath.Join(t.TempDir(), "webhook"), certificates: filepath.Join(t.TempDir(), "ca.pem"), notices: make(chan policy.Notice, 100),
+	}
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var n policy.Notice
+		if err := json.NewDecoder(r.Body).Decode(&n); err != nil || r.URL.String() != "/hook?key=S3CRET" {
+			http.Error(w, "no notice", http.StatusBadRequest)
+			return
+		}
+		h.notices <- n
+	}))
+	t.Cleanup(server.Close)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	must.NoError(t, os.WriteFile(h.certificates, certificate, 0o600))
+	must.NoError(t, os.WriteFile(h.file, []byte(server.URL+"/hook?key=S3CRET\n"), 0o600))
+	return h
+}
+
+// got waits for notices, each an event and a job, and makes sure that there are no others.
+func (h *hook) got(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for ctx := deadline(t); len(got) < len(want); {
+		select {
+		case n := <-h.notices:
+			must.Len(t, 1, n.Allocations)
+			got = append(got, string(n.Event)+" "+n.Namespace+"/"+n.Job)
+		case <-ctx.Done():
+			t.Fatalf("the webhook got only %q", got)
+		}
+	}
+	must.SliceContainsAll(t, want, got)
+}
+
+// keepPictures keeps pictures of claims that are idle, if these are wanted.
+func keepPictures(t *testing.T, agent string) {
+	if os.Getenv(screenshots) == "" {
+		return
+	}
+	b := openBrowser(t)
+	b.open(agent+"/idle", 1200, 600)
+	b.picture(t, "idle")
 }
 
 // restartWithACL starts a node's agent again with an API that wants tokens, and returns a file with one that has a policy.

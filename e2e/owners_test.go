@@ -88,9 +88,15 @@ func bootstrapACL(t *testing.T, n *node.Node, policy, file string) {
 		return err == nil, nil // there may be no leader yet
 	}))
 	n.Agent.API.SetSecretID(management.SecretID)
-	_, err := n.Agent.API.ACLPolicies().Upsert(&api.ACLPolicy{Name: "tranche", Rules: policy}, nil)
+	writeToken(t, n, "tranche", policy, file)
+}
+
+// writeToken writes a token with a policy, both of a name, into a file.
+func writeToken(t *testing.T, n *node.Node, name, policy, file string) {
+	t.Helper()
+	_, err := n.Agent.API.ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Rules: policy}, nil)
 	must.NoError(t, err)
-	token, _, err := n.Agent.API.ACLTokens().Create(&api.ACLToken{Name: "tranche", Type: "client", Policies: []string{"tranche"}}, nil)
+	token, _, err := n.Agent.API.ACLTokens().Create(&api.ACLToken{Name: name, Type: "client", Policies: []string{name}}, nil)
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(file, []byte(token.SecretID+"\n"), 0o600))
 }

@@ -36,8 +36,12 @@ func TestWaitingJobs(t *testing.T) {
 			_, _ = w.Write([]byte("[]"))
 		}))
 		w := &waitingJobs{nomad: nomadapi.Options{Address: server.URL, TokenFile: file}}
+		var first int32
 		for range 3 {
 			queue, err := w.queue(t.Context())
+			if first == 0 {
+				first = queries.Load()
+			}
 			if c.wrong == "" {
 				must.NoError(t, err)
 				must.Len(t, 0, queue.Groups)
@@ -46,7 +50,8 @@ func TestWaitingJobs(t *testing.T) {
 			must.ErrorContains(t, err, c.wrong)
 			must.StrNotContains(t, err.Error(), secret)
 		}
-		must.Eq(t, 1, queries.Load())
+		must.Positive(t, first)
+		must.Eq(t, first, queries.Load())
 		server.Close()
 	}
 }

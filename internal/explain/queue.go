@@ -57,6 +57,9 @@ func Waiting(ctx context.Context, client *api.Client, inventory *Inventory) (*Qu
 		}
 	}
 	if len(q.Groups) == 0 {
+		if _, _, err := client.Nodes().List((&api.QueryOptions{PerPage: 1}).WithContext(ctx)); err != nil { // and not only when something waits
+			return nil, fmt.Errorf("list Nomad's nodes: %w", err)
+		}
 		return q, nil
 	}
 	var groups []Group
