@@ -3,15 +3,18 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
@@ -39,7 +42,12 @@ func addNVIDIAPrograms(t *testing.T) (ran func() []string) {
 type refusal struct {
 	env, flags, devices []string
 	want                []string
+	// image and program are those of a container that would start, unless stated.
+	image, program string
 }
+
+// neverPull has engines that pull images not try.
+var neverPull = map[string][]string{"docker": {"--pull", "never"}, "podman": {"--pull", "never"}, "nerdctl": {"--pull", "never"}}
 
 // refusals are the same for all engines; the flags are those that some have.
 func refusals(engine string) map[string]refusal {
@@ -52,6 +60,10 @@ func refusals(engine string) map[string]refusal {
 		},
 		"more-than-there-is": {env: []string{"TRANCHE_GPU_MEMORY=900GiB"}, want: []string{"requests 900GiB"}},
 		"two-ways":           {env: []string{"TRANCHE_GPU_MEMORY=1GiB", "TRANCHE_CLAIM_00000000=x"}, want: []string{"in one way"}},
+		"no-program":         {env: []string{"TRANCHE_GPU_MEMORY=140GiB"}, program: "/no/such/program", want: []string{"/no/such/program"}},
+		"absent-image": {
+			env: []string{"TRANCHE_GPU_MEMORY=140GiB"}, image: "tranche.local/absent:1", flags: neverPull[engine], want: []string{"absent"},
+		},
 	}
 	switch engine {
 	case "docker":
@@ -71,18 +83,33 @@ func (e *engines) testRefused(t *testing.T, engine node.Engine) {
 		t.Run(name, func(t *testing.T) {
 			e.t = t
 			out, err := output(engine.Run(deadline(t), node.Container{
-				Name: "refused-" + name, Image: probeImage, Runtime: node.RuntimeTranche, Env: r.env, Flags: r.flags, Devices: r.devices,
-				Command: []string{"echo", "it started"},
+				Name: "refused-" + name, Image: cmp.Or(r.image, probeImage), Runtime: node.RuntimeTranche, Env: r.env, Flags: r.flags,
+				Devices: r.devices, Command: []string{cmp.Or(r.program, "echo"), "it started"},
 			}))
 			must.Positive(t, exitCode(t, err), must.Sprint(out))
 			must.StrNotContains(t, out, "it started")
 			for _, want := range r.want {
 				must.StrContains(t, out, want)
 			}
-			must.Nil(t, e.held())
+			must.SliceEmpty(t, e.inUse())
 			must.SliceEmpty(t, e.ranNVIDIA())
 		})
 	}
+}
+
+// inUse are the IDs of the claims that keep slices from others.
+func (e *engines) inUse() (ids []string) {
+	e.t.Helper()
+	ledger := openLedger(e.t, e.Node)
+	all, problems, err := ledger.List(deadline(e.t))
+	must.NoError(e.t, err)
+	must.SliceEmpty(e.t, problems)
+	for _, c := range all {
+		if state := ledger.State(c, time.Now()); state == claim.StateReserved || state == claim.StateRunning {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
 }
 
 // testRefusedTask does the same with tasks of Nomad, which may not ask by themselves either.
