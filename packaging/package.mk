@@ -26,8 +26,8 @@ package: ## Make deb, rpm and tarball for amd64 and arm64, checksums and SBOM, i
 	@ls -l $(PACKAGE)/dist
 
 .PHONY: package-test
-package-test: ## Install, upgrade, remove and purge the packages in fresh Debian and RPM roots, also under systemd, and compare two builds
+package-test: ## Install, upgrade, remove and purge the packages in fresh Debian and RPM roots, also under systemd, roll them out with Nomad, and compare two builds
 	@scripts/need-root "make package-test"
-	@scripts/install-packages debootstrap systemd-container rpm qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross
-	@$(MAKE) --no-print-directory package
+	@scripts/install-packages debootstrap systemd-container rpm qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross runc busybox-static
+	@$(MAKE) --no-print-directory package sim $(BUILD)/e2e/sandbox $(PINNED_NOMAD)
 	@packaging/tests/package_test.sh $(BUILD)

@@ -38,7 +38,8 @@ func (a *app) installCommand() *cobra.Command {
 With --from, the programs and shadow libraries are copied from a build folder first; where they come from a package, Nomad's
 plugin directory gets links to its plugins. For each engine that is named, its
 configuration gets a runtime called "tranche"; whatever else is in the file stays, and a copy of the file as it was is
-kept beside it. Doing it again changes nothing. No engine is restarted unless --restart says so.`,
+kept beside it. Doing it again changes nothing. No engine is restarted unless --restart says so,
+and then only one whose configuration or plugins have changed.`,
 		ValidArgs: engineNames,
 		Args:      cobra.OnlyValidArgs,
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.install(cmd.Context(), engines, o) },
@@ -78,7 +79,7 @@ that was installed goes. Both refuse while a container with a claim runs. The le
 func (o *installOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.ConfigFile, "config", "", "the engine's configuration `file`, where it is not the usual one")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be changed, and change nothing")
-	cmd.Flags().BoolVar(&o.restart, "restart", false, "have the engines read their configuration again")
+	cmd.Flags().BoolVar(&o.restart, "restart", false, "have the engines read their configuration again, and Nomad start plugins that were replaced")
 	cmd.Flags().StringVar(&o.stateDir, "state-dir", claim.DefaultStateDir, "`directory` of the ledger and of what was installed")
 }
 
@@ -251,22 +252,41 @@ func (a *app) say(p *install.Plan) {
 	}
 }
 
-// reload has the engines read what was changed, or says how.
+// reload has the engines use what was installed, or says how.
 func (a *app) reload(ctx context.Context, o installOptions, plans []enginePlan) error {
 	for _, p := range plans {
-		if len(p.Changes) == 0 || len(p.Reload) == 0 {
+		does, err := p.old()
+		if err != nil {
+			return err
+		}
+		if does == "" || len(p.Reload) == 0 {
 			continue
 		}
 		command := strings.Join(p.Reload, " ")
 		if !o.restart {
-			fmt.Fprintf(a.stdout, "%s goes by its old configuration until you run: %s (%s)\n", p.name, command, p.ReloadNote)
+			fmt.Fprintf(a.stdout, "%s %s until you run: %s (%s)\n", p.name, does, command, p.ReloadNote)
 			continue
 		}
 		out, err := exec.CommandContext(ctx, p.Reload[0], p.Reload[1:]...).CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("the configuration is written, but %s does not go by it yet: %s: %w: %s", p.name, command, err, out)
+			return fmt.Errorf("everything is installed, but %s still %s: %s: %w: %s", p.name, does, command, err, out)
 		}
 		fmt.Fprintf(a.stdout, "ran: %s\n", command)
 	}
 	return nil
+}
+
+// old says what of an engine is as it was before; empty if nothing is.
+func (p *enginePlan) old() (string, error) {
+	if len(p.Changes) > 0 {
+		return "goes by its old configuration", nil
+	}
+	if p.Entry.PluginDir == "" {
+		return "", nil
+	}
+	plugins, err := install.OldPlugins(p.Entry.PluginDir)
+	if err != nil || len(plugins) == 0 {
+		return "", err
+	}
+	return "runs the old " + strings.Join(plugins, " and "), nil
 }

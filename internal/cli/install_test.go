@@ -267,6 +267,30 @@ func TestInstallRestart(t *testing.T) {
 	must.FileContains(t, toml, runtime)
 }
 
+// Nomad is restarted for a plugin that was replaced under it, and for nothing else.
+func TestInstallRestart_OldPlugins(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Root(t, "to install files that belong to root")
+	bin := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\n"), 0o755))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	agent, plugins := filepath.Join(i.dir, "nomad.d"), filepath.Join(i.dir, "plugins")
+	must.NoError(t, os.MkdirAll(agent, 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(agent, "nomad.hcl"), []byte("plugin_dir = \""+plugins+"\"\n"), 0o644))
+	args := []string{"install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent}
+	i.must(t, args...)
+
+	plugin := exec.Command(filepath.Join(plugins, "nomad-device-tranche"), "infinity")
+	plugin.Path = "/bin/sleep" // and not what lies there
+	must.NoError(t, plugin.Start())
+	t.Cleanup(func() { _ = plugin.Process.Kill(); _ = plugin.Wait() })
+	must.StrContains(t, i.must(t, args...), "nomad runs the old nomad-device-tranche until you run: systemctl restart nomad")
+	must.StrContains(t, i.must(t, append(args, "--restart")...), "ran: systemctl restart nomad")
+	must.NoError(t, plugin.Process.Kill())
+	_ = plugin.Wait()
+	must.Eq(t, "Nothing to change.\n", i.must(t, append(args, "--restart")...))
+}
+
 // Two at once would overwrite each other's record.
 func TestInstallOneAtATime(t *testing.T) {
 	i := newInstallTrial(t)

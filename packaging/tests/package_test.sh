@@ -19,6 +19,7 @@ dist=$packages/dist
 make_older_version
 . packaging/tests/deb.sh
 . packaging/tests/systemd.sh
+check "the roll-out" 0 "$("$build/e2e/sandbox" --dir "$PWD" -- packaging/tests/rollout_test.sh "$build" >&2; echo $?)"
 . packaging/tests/rpm.sh
 . packaging/tests/arm64.sh
 

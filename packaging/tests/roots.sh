@@ -32,6 +32,21 @@ fresh_root() {
 
 in_root() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"; }
 
+# boot_root OPTION...: starts systemd in the root, by systemd-nspawn with these options, and waits until it is up.
+boot_root() {
+    umount "$root/run" "$root/proc" # nspawn mounts its own
+    systemd-nspawn --quiet --directory="$root" --boot --register=no --keep-unit --console=pipe "$@" \
+        </dev/null >"$layers/systemd.log" 2>&1 &
+    nspawn=$!
+    while kill -0 "$nspawn"; do
+        case "$(booted systemctl is-system-running --wait 2>/dev/null)" in running | degraded) break ;; esac
+        sleep 0.1
+    done
+}
+
+# booted COMMAND...: runs a command beside systemd, which nspawn has started as its only child.
+booted() { nsenter --target "$(pgrep --parent "$nspawn")" --all env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
+
 # start_task: what a running task has: a container with a claim, a region's mount, and the shadow library, mounted.
 start_task() {
     chroot "$root" /bin/sleep infinity &

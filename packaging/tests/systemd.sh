@@ -1,16 +1,7 @@
 # The services under a systemd of their own: enabled, upgraded and removed with the package. Sourced by package_test.sh.
 
 fresh_root systemd
-umount "$root/run" "$root/proc" # nspawn mounts its own
-systemd-nspawn --quiet --directory="$root" --boot --register=no --keep-unit --private-network --console=pipe \
-    </dev/null >"$layers/systemd.log" 2>&1 &
-nspawn=$!
-# booted COMMAND...: runs a command beside systemd, which nspawn has started as its only child.
-booted() { nsenter --target "$(pgrep --parent "$nspawn")" --all env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
-while kill -0 "$nspawn"; do
-    case "$(booted systemctl is-system-running --wait 2>/dev/null)" in running | degraded) break ;; esac
-    sleep 0.1
-done
+boot_root --private-network
 
 units="tranche-agent tranche-governor"
 states() { booted systemctl is-active $units | xargs; }

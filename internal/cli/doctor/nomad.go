@@ -51,7 +51,7 @@ func nomadConfiguration(_ context.Context, n *Node) finding {
 	return ok(config.Dir, "has Tranche's plugin blocks")
 }
 
-// nomadPlugins looks for the two binaries where the agent does.
+// nomadPlugins looks for the two binaries where the agent does, and whether it runs them.
 func nomadPlugins(_ context.Context, n *Node) finding {
 	config, err := n.nomadConfig()
 	if err != nil || config == nil {
@@ -71,6 +71,13 @@ func nomadPlugins(_ context.Context, n *Node) finding {
 			return fault(dir, fmt.Sprintf("%s: %v", name, err), installPlugins+"; the agent does not start "+
 				"with a block for a plugin that is not there")
 		}
+	}
+	old, err := install.OldPlugins(dir)
+	switch {
+	case err != nil:
+		return warning(dir, err.Error(), "run tranche doctor as root")
+	case len(old) > 0:
+		return warning(dir, "Nomad runs the old "+strings.Join(old, " and ")+", which an upgrade replaced", "systemctl restart nomad; tasks keep running")
 	}
 	return ok(dir, "has both plugins")
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -97,4 +98,18 @@ func TestInstalledVersions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nomad runs the plugins of before an upgrade until it is restarted.
+func TestNomadPlugins_Old(t *testing.T) {
+	n := installed(t, "v2")
+	must.Eq(t, "has both plugins", nomadPlugins(t.Context(), n).found)
+	plugin := exec.Command(n.path("/opt/plugins/nomad-driver-tranche"), "infinity")
+	plugin.Path = "/bin/sleep" // and not what is installed
+	must.NoError(t, plugin.Start())
+	t.Cleanup(func() { _ = plugin.Process.Kill(); _ = plugin.Wait() })
+	f := nomadPlugins(t.Context(), n)
+	must.Eq(t, Warning, f.state)
+	must.StrContains(t, f.found, "Nomad runs the old nomad-driver-tranche")
+	must.StrContains(t, f.remedy, "systemctl restart nomad")
 }

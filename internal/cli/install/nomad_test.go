@@ -1,10 +1,15 @@
 package install
 
 import (
+	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 func TestNomad(t *testing.T) {
@@ -52,4 +57,52 @@ func TestNomadErrors(t *testing.T) {
 	must.ErrorContains(t, err, "--set-default is for container engines")
 	_, err = Nomad{}.Install(t.Context(), Options{ConfigFile: filepath.Join(dir, "nowhere")}, Entry{})
 	must.ErrorContains(t, err, "read Nomad's configuration")
+}
+
+// A plugin is old while a process runs another program than lies in the plugin directory.
+func TestOldPlugins(t *testing.T) {
+	dir := t.TempDir()
+	plugin := filepath.Join(dir, "nomad-driver-tranche")
+	put := func(program, more string) {
+		content := read(t, program) + more
+		must.NoError(t, os.Rename(write(t, filepath.Join(dir, "new"), content), plugin))
+		must.NoError(t, os.Chmod(plugin, 0o755))
+	}
+	old := func(want ...string) {
+		t.Helper()
+		found, err := OldPlugins(dir)
+		must.NoError(t, err)
+		must.Eq(t, want, found)
+	}
+	put("/bin/sleep", "")
+	old()
+	process := exec.Command(plugin, "infinity")
+	must.NoError(t, process.Start())
+	t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
+	old()
+	put("/bin/sleep", "")
+	old() // another file of the same content
+	put("/bin/sleep", "x")
+	old("nomad-driver-tranche")
+	must.NoError(t, os.Remove(plugin))
+	old()
+	put("/bin/sleep", "x")
+	must.NoError(t, process.Process.Kill())
+	_ = process.Wait()
+	old()
+}
+
+// What a container's process calls itself does not make a plugin old.
+func TestOldPlugins_NotOfContainers(t *testing.T) {
+	needs.Root(t, "to have a process with mounts of its own")
+	dir := t.TempDir()
+	plugin := filepath.Join(dir, "nomad-driver-tranche")
+	process := exec.Command(plugin, "infinity")
+	process.Path, process.SysProcAttr = "/bin/sleep", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	must.NoError(t, process.Start())
+	t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
+	write(t, plugin, "x")
+	found, err := OldPlugins(dir)
+	must.NoError(t, err)
+	must.SliceEmpty(t, found)
 }
