@@ -174,7 +174,7 @@ func testWaiting(t *testing.T, n *node.Node, agent string) {
 			client, err := nomadclient.New(nomadapi.Options{Address: n.Agent.Address, TokenFile: filepath.Join(n.Dir, token.name)})
 			must.NoError(t, err)
 			defer client.Close()
-			queue, err := explain.Waiting(deadline(t), client)
+			queue, err := explain.Waiting(deadline(t), client, nil)
 			if token.refused != "" {
 				must.ErrorContains(t, err, token.refused+": Unexpected response code: 403", must.Sprint(token.name))
 				continue
