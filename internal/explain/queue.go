@@ -56,10 +56,13 @@ func Waiting(ctx context.Context, client *api.Client, inventory *Inventory) (*Qu
 			return nil, err
 		}
 	}
-	if len(q.Groups) == 0 {
-		if _, _, err := client.Nodes().List((&api.QueryOptions{PerPage: 1}).WithContext(ctx)); err != nil { // and not only when something waits
+	if len(q.Groups) == 0 && inventory == nil {
+		// A token without the right to list nodes is refused now, and not only when something waits.
+		if _, _, err := client.Nodes().List((&api.QueryOptions{PerPage: 1}).WithContext(ctx)); err != nil {
 			return nil, fmt.Errorf("list Nomad's nodes: %w", err)
 		}
+	}
+	if len(q.Groups) == 0 {
 		return q, nil
 	}
 	var groups []Group
