@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"time"
@@ -61,27 +62,36 @@ func ReadOf(dir string, h Header) (Usage, error) {
 	return readUsage(f, h)
 }
 
+// readUsage maps the file only if somebody uses the region: otherwise no slot counts, and nobody changes the totals.
 func readUsage(f *os.File, h Header) (Usage, error) {
 	u := Usage{LimitBytes: h.LimitBytes, ContextBytes: h.ContextBytes}
-	var lockErr error
-	err := withMapping(f, UsageSize, false, func(m mapping) {
+	inUse, err := anyLocked(f)
+	if err != nil {
+		return Usage{}, err
+	}
+	if !inUse {
+		totals := make(mapping, headerSize)
+		if err := readStart(f, totals); err != nil {
+			return Usage{}, err
+		}
+		u.fill(totals, nil, h.SpillBytes)
+		return u, nil
+	}
+	var slotsErr error
+	err = withMapping(f, UsageSize, false, func(m mapping) {
 		var slots []int
-		if slots, lockErr = ownedSlots(f, m); lockErr == nil {
-			u.fill(m, slots)
-			u.Spill = readSpill(m, slots, h.SpillBytes)
+		if slots, slotsErr = ownedSlots(f, m); slotsErr == nil {
+			u.fill(m, slots, h.SpillBytes)
 		}
 	})
-	if err == nil {
-		err = lockErr
-	}
-	if err != nil {
+	if err = cmp.Or(err, slotsErr); err != nil {
 		return Usage{}, err
 	}
 	return u, nil
 }
 
-// fill sums up what is held of the GPU's memory.
-func (u *Usage) fill(m mapping, slots []int) {
+// fill sums up what the owned slots hold.
+func (u *Usage) fill(m mapping, slots []int, spillBytes uint64) {
 	u.Refused = m.load64(sumOffset(ledgerGPU) + offSumRefused)
 	u.PeakBytes = m.load64(sumOffset(ledgerGPU)+offSumPeak) << pageShift
 	u.Processes = []Process{}
@@ -98,6 +108,7 @@ func (u *Usage) fill(m mapping, slots []int) {
 			Bytes:    bytes,
 		})
 	}
+	u.Spill = readSpill(m, slots, spillBytes)
 }
 
 // readSpill sums up what is held beyond the limit. It is nil if that was never allowed.
@@ -122,9 +133,6 @@ func readSpill(m mapping, slots []int, limitBytes uint64) *Spill {
 var lookPatience = 250 * time.Millisecond
 
 func ownedSlots(f *os.File, m mapping) (owned []int, err error) {
-	if any, err := anyLocked(f); err != nil || !any {
-		return nil, err
-	}
 	deadline := time.Now().Add(lookPatience)
 	for slot := range int(min(m.load64(offUsageHighWater), SlotCount)) {
 		if time.Now().After(deadline) {
@@ -149,6 +157,9 @@ const readAttempts = 1000
 // steadyPages reads what the slots hold between two operations. The total names the only one that may not have reached
 // its slot yet, so a reading during which the total stayed the same is exact.
 func steadyPages(m mapping, slots []int, l ledger) []uint64 {
+	if len(slots) == 0 {
+		return nil
+	}
 	pages := make([]uint64, len(slots))
 	for range readAttempts {
 		before := total(m.load64(sumOffset(l) + offSumTotal))
