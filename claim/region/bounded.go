@@ -97,6 +97,12 @@ func Remove(dir string) error {
 
 // removeAll removes a directory in which the governor may be making its socket at the same time.
 func removeAll(dir string) (err error) {
+	for _, name := range []string{UsageFile, LimitFile} {
+		_ = unix.Unlink(filepath.Join(dir, name))
+	}
+	if unix.Rmdir(dir) == nil { // there was nothing else in it, as usual
+		return nil
+	}
 	for range 100 {
 		if err = os.RemoveAll(dir); !errors.Is(err, unix.ENOTEMPTY) {
 			return err

@@ -1,8 +1,10 @@
 package region
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -19,14 +21,14 @@ func Create(dir string, h Header) error {
 		return fmt.Errorf("making the region %s: %w", dir, err)
 	}
 	parent, name := filepath.Split(filepath.Clean(dir))
-	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return fmt.Errorf("making the directory of regions: %w", err)
-	}
 	unfinished := filepath.Join(parent, unfinishedPrefix+name)
-	if err := os.RemoveAll(unfinished); err != nil {
-		return fmt.Errorf("removing an unfinished region: %w", err)
-	}
 	err := os.Mkdir(unfinished, 0o755)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = cmp.Or(os.MkdirAll(parent, 0o700), os.Mkdir(unfinished, 0o755))
+	case errors.Is(err, fs.ErrExist): // somebody has died
+		err = cmp.Or(os.RemoveAll(unfinished), os.Mkdir(unfinished, 0o755))
+	}
 	if err == nil {
 		err = fill(unfinished, h)
 	}
@@ -68,14 +70,16 @@ func writeFile(path string, start []byte, size, allocated int64, mode os.FileMod
 	if err != nil {
 		return err
 	}
-	if err = unix.Fallocate(int(f.Fd()), 0, 0, allocated); err != nil {
-		err = fmt.Errorf("allocating %s: %w", path, err)
-	}
-	if err == nil {
-		err = f.Truncate(size)
+	if allocated > int64(len(start)) {
+		if err = unix.Fallocate(int(f.Fd()), 0, 0, allocated); err != nil {
+			err = fmt.Errorf("allocating %s: %w", path, err)
+		}
 	}
 	if err == nil {
 		_, err = f.Write(start)
+	}
+	if err == nil && size > allocated {
+		err = f.Truncate(size)
 	}
 	if err == nil {
 		err = f.Chmod(mode) // whatever the umask says
