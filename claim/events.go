@@ -15,34 +15,38 @@ const journalDir = "journal"
 // note appends an event to the journal before the ledger changes. A claim is made, bound and released even if that fails, since
 // accounting must not stop a task: the next Cut shows the claims as they are then, and since when events are missing.
 func (l *Ledger) note(kind journal.Kind, r *record) {
-	e := l.event(kind, r)
-	if kind == journal.Open { // also of a claim that had yielded
-		e.Was, e.FreeSince = journal.Absent, 0
-	}
+	w, _ := l.Workload(r.ID)
+	l.append(l.event(kind, r, w))
+}
+
+// noteOpen is note for a new claim, or one that had yielded: nothing is known of its workload yet.
+func (l *Ledger) noteOpen(r *record) {
+	e := l.event(journal.Open, r, Workload{})
+	e.Was, e.FreeSince = journal.Absent, 0
 	l.append(e)
 }
 
 // event returns an event with what holds until now.
-func (l *Ledger) event(kind journal.Kind, r *record) journal.Event {
+func (l *Ledger) event(kind journal.Kind, r *record, w Workload) journal.Event {
 	boot, _ := proc.BootID()
 	e := journal.Event{
 		Kind: kind, At: journal.Milliseconds(l.now()), Boot: boot,
 		Claim: r.ID, Created: journal.Milliseconds(r.Created), Owner: r.Owner,
 		Was: r.Reservation(boot), FreeSince: l.freeSince(&r.Claim), Terms: r.Terms(),
 	}
-	if w, known := l.Workload(r.ID); known {
+	if !w.IsZero() {
 		e.Workload, _ = json.Marshal(w)
 	}
 	return e
 }
 
 // noteSuperseded is note for a claim that another one supersedes: it is void since that one exists.
-func (l *Ledger) noteSuperseded(older, by *record) {
+func (l *Ledger) noteSuperseded(older, by *record, w Workload) {
 	at := by.Created
 	if by.MIG != nil && !by.MIG.Created.IsZero() {
 		at = by.MIG.Created
 	}
-	e := l.event(journal.Supersede, older)
+	e := l.event(journal.Supersede, older, w)
 	e.At, e.By = journal.Milliseconds(at), by.ID
 	l.append(e)
 }
@@ -52,7 +56,8 @@ func (l *Ledger) noteChange(older, r *record) {
 	switch {
 	case older == nil:
 	case older.Released.IsZero() && !r.Released.IsZero():
-		e := l.event(journal.Release, older)
+		w, _ := l.Workload(older.ID)
+		e := l.event(journal.Release, older, w)
 		e.At = journal.Milliseconds(r.Released)
 		l.append(e)
 	case r.Container != nil && (older.Container == nil || *r.Container != *older.Container || !older.Released.IsZero() && r.Released.IsZero()):

@@ -107,10 +107,13 @@ func (l *Ledger) read(ctx context.Context, fn func(*snapshot) error) error {
 // write is read for changes that may be the first: it creates the ledger if it is missing. It never changes a ledger without
 // the lock, even if the directory is replaced meanwhile.
 func (l *Ledger) write(ctx context.Context, fn func(*snapshot) error) error {
-	if err := makeDir(l.claims); err != nil {
-		return accessError(fmt.Errorf("making the ledger: %w", explain(l.claims, err)))
-	}
 	unlock, err := l.lock.Acquire(ctx)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := makeDir(l.claims); err != nil {
+			return accessError(fmt.Errorf("making the ledger: %w", explain(l.claims, err)))
+		}
+		unlock, err = l.lock.Acquire(ctx)
+	}
 	return l.locked(unlock, err, fn)
 }
 
@@ -123,6 +126,7 @@ func (l *Ledger) locked(unlock func(), err error, fn func(*snapshot) error) erro
 	var snap *snapshot
 	err = func() (err error) {
 		defer unlock()
+		defer l.journal.Close()
 		if snap, err = l.load(); err != nil {
 			return accessError(err)
 		}
@@ -166,8 +170,9 @@ func (l *Ledger) finishSuperseding(snap *snapshot) {
 // supersede removes a claim that another one has superseded. The claim is gone even if its file cannot be removed, since the
 // later record names it.
 func (l *Ledger) supersede(snap *snapshot, older, by *record) {
-	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices, "workload", l.workloadText(older.ID))
-	l.noteSuperseded(older, by)
+	w, _ := l.Workload(older.ID)
+	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices, "workload", w.String())
+	l.noteSuperseded(older, by, w)
 	if err := l.erase(snap, older); err != nil {
 		l.logger.Warn("a superseded claim could not be removed from the ledger", "claim", older.ID, "error", err)
 		delete(snap.records, older.ID)

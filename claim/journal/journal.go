@@ -48,12 +48,23 @@ func (p Position) Before(o Position) bool {
 	return p.Segment < o.Segment || p.Segment == o.Segment && p.Offset < o.Offset
 }
 
-// Journal is a journal in a directory. It holds no lock and no open file.
+// Journal is a journal in a directory. It holds no lock, and no open file but between Append and Close.
 type Journal struct {
 	dir string
 	// segmentBytes and mostSegments are the constants; tests make them smaller.
 	segmentBytes int64
 	mostSegments int
+	// last is the segment that is open for appending; nil if none is.
+	last *segment
+}
+
+// segment is a segment that is open for appending.
+type segment struct {
+	*os.File
+	// bytes is its size, allocatedBytes the disk space that it is known to have.
+	bytes, allocatedBytes int64
+	// torn is whether a process died while it appended: the torn line has to be ended first.
+	torn bool
 }
 
 // In returns the journal in a directory, which the first Append creates.
@@ -64,8 +75,8 @@ func In(dir string) *Journal {
 // Dir returns the journal's directory.
 func (j *Journal) Dir() string { return j.dir }
 
-// Append appends an event. The caller holds the ledger's lock. If it fails, Gap reports that events are missing, unless the disk
-// has no room even for an empty file.
+// Append appends an event. The caller holds the ledger's lock, and calls Close before it releases that. If Append fails, Gap
+// reports that events are missing, unless the disk has no room even for an empty file.
 //
 // It does not wait for the disk: Sync does, for those who rely on a position. A power cut before that may lose events.
 func (j *Journal) Append(e Event) error {
@@ -81,96 +92,128 @@ func (j *Journal) append(e Event) error {
 	if err != nil {
 		return err
 	}
-	f, bytes, err := j.open()
-	if err != nil {
+	if err := j.open(); err != nil {
 		return err
 	}
-	if err := appendTo(f, bytes, line); err != nil {
-		return errors.Join(err, f.Truncate(bytes), f.Close())
+	if err := j.last.append(line); err != nil {
+		return errors.Join(err, j.last.Truncate(j.last.bytes), j.close())
 	}
-	return f.Close()
+	return nil
 }
 
-// appendTo appends a line to a segment. If a process died while it appended, the torn line is ended first.
-func appendTo(f *os.File, bytes int64, line []byte) error {
-	if bytes > 0 {
-		last := make([]byte, 1)
-		if _, err := f.ReadAt(last, bytes-1); err != nil {
-			return err
-		}
-		if last[0] != '\n' {
-			line = append([]byte(tornMark+"\n"), line...)
-		}
+// Close closes the segment that Append has left open, so that others can append.
+func (j *Journal) Close() {
+	if j.close() != nil {
+		j.markGap()
 	}
-	if err := reserve(f, bytes+int64(len(line))); err != nil {
+}
+
+func (j *Journal) close() error {
+	if j.last == nil {
+		return nil
+	}
+	err := j.last.Close()
+	j.last = nil
+	return err
+}
+
+func (s *segment) append(line []byte) error {
+	if s.torn {
+		line = append([]byte(tornMark+"\n"), line...)
+	}
+	end := s.bytes + int64(len(line))
+	if err := s.reserve(end); err != nil {
 		return err
 	}
-	_, err := f.WriteAt(line, bytes)
-	return err
+	if _, err := s.WriteAt(line, s.bytes); err != nil {
+		return err
+	}
+	s.bytes, s.torn = end, false
+	return nil
 }
 
 // reserve allocates disk space up to the new end of a segment and beyond, if the file system supports that. It returns an error
 // if the segment has no space for the new end, and the disk has none beside what the ledger may need.
-func reserve(f *os.File, end int64) error {
-	var file unix.Stat_t
-	var disk unix.Statfs_t
-	if err := unix.Fstat(int(f.Fd()), &file); err != nil {
-		return err
-	}
-	allocated := file.Blocks * 512
-	if allocated >= end+spareBytes/2 {
+func (s *segment) reserve(end int64) error {
+	if s.allocatedBytes >= end+spareBytes/2 {
 		return nil
 	}
-	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(int(s.Fd()), &disk); err != nil {
 		return err
 	}
 	if disk.Bavail*uint64(disk.Bsize) < leftBytes {
-		if allocated >= end {
+		if s.allocatedBytes >= end {
 			return nil
 		}
 		return unix.ENOSPC
 	}
-	_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, end+spareBytes)
+	if unix.Fallocate(int(s.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, end+spareBytes) == nil {
+		s.allocatedBytes = end + spareBytes
+	}
 	return nil
 }
 
-// open opens the last segment, or a new one if that is full, and returns its size.
-func (j *Journal) open() (*os.File, int64, error) {
+// open opens the last segment, or a new one if that is full.
+func (j *Journal) open() error {
+	if j.last != nil && j.last.bytes < j.segmentBytes {
+		return nil
+	}
+	if err := j.close(); err != nil {
+		return err
+	}
 	segments, next, err := j.segments()
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.Mkdir(j.dir, 0o700)
 	}
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
 	if next == 0 {
-		f, bytes, err := j.openSegment(segments[len(segments)-1])
-		if err != nil || bytes < j.segmentBytes {
-			return f, bytes, err
+		s, err := j.openSegment(segments[len(segments)-1])
+		if err != nil || s.bytes < j.segmentBytes {
+			j.last = s
+			return err
 		}
-		_ = f.Truncate(bytes) // which gives the reserved space back
-		_ = f.Close()
+		_ = s.Truncate(s.bytes) // which gives the reserved space back
+		_ = s.Close()
 		next = segments[len(segments)-1] + 1
 	}
 	for len(segments) >= j.mostSegments {
 		if err := os.Remove(j.path(segments[0])); err != nil {
-			return nil, 0, err
+			return err
 		}
 		segments = segments[1:]
 	}
-	return j.openSegment(next)
+	j.last, err = j.openSegment(next)
+	return err
 }
 
-func (j *Journal) openSegment(number int64) (*os.File, int64, error) {
-	f, err := os.OpenFile(j.path(number), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+func (j *Journal) openSegment(number int64) (*segment, error) {
+	f, err := os.OpenFile(j.path(number), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, 0, errors.Join(err, f.Close())
+	s := &segment{File: f}
+	if err := s.stat(); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
-	return f, info.Size(), nil
+	return s, nil
+}
+
+func (s *segment) stat() error {
+	var file unix.Stat_t
+	if err := unix.Fstat(int(s.Fd()), &file); err != nil {
+		return err
+	}
+	s.bytes, s.allocatedBytes = file.Size, file.Blocks*512
+	if s.bytes == 0 {
+		return nil
+	}
+	last := make([]byte, 1)
+	_, err := s.ReadAt(last, s.bytes-1)
+	s.torn = last[0] != '\n'
+	return err
 }
 
 // End returns the position behind the last event. The caller holds the ledger's lock.

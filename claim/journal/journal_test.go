@@ -16,15 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func event(number int) Event {
-	return Event{Kind: Bind, At: int64(number), Claim: fmt.Sprintf("%08x", number), Was: Reserved, Terms: Terms{GPU: "GPU-1", Slices: 1}}
+func event(number int64) Event {
+	return Event{Kind: Bind, At: number, Claim: fmt.Sprintf("%08x", number), Was: Reserved, Terms: Terms{GPU: "GPU-1", Slices: 1}}
 }
 
-func add(t *testing.T, j *Journal, numbers ...int) {
+func add(t *testing.T, j *Journal, numbers ...int64) {
 	t.Helper()
 	for _, number := range numbers {
 		must.NoError(t, j.Append(event(number)))
 	}
+	j.Close()
 }
 
 func end(t *testing.T, j *Journal) Position {
@@ -50,10 +51,10 @@ func newJournal(t *testing.T) *Journal {
 	return In(filepath.Join(t.TempDir(), "journal"))
 }
 
-func numbers(from, to int) []int64 {
+func numbers(from, to int64) []int64 {
 	var all []int64
 	for n := from; n < to; n++ {
-		all = append(all, int64(n))
+		all = append(all, n)
 	}
 	return all
 }
@@ -122,9 +123,7 @@ func TestAppend_StartsSegments(t *testing.T) {
 	j.segmentBytes = 1000
 	add(t, j, 0)
 	p := end(t, j)
-	for n := 1; n < 40; n++ {
-		add(t, j, n)
-	}
+	add(t, j, numbers(1, 40)...)
 	must.Greater(t, 5, end(t, j).Segment)
 	got, loss := read(t, j, p, end(t, j))
 	must.Eq(t, numbers(1, 40), got)
@@ -146,14 +145,14 @@ func TestAppend_StartsSegments(t *testing.T) {
 func TestAppend_BoundsTheJournal(t *testing.T) {
 	j := newJournal(t)
 	j.segmentBytes, j.mostSegments = 1000, 3
-	for n := range 60 {
+	for n := range int64(60) {
 		add(t, j, n)
 	}
 	segments, _, err := j.segments()
 	must.NoError(t, err)
 	must.Len(t, 3, segments)
 	got, loss := read(t, j, Position{Segment: 1}, end(t, j))
-	must.Eq(t, numbers(60-len(got), 60), got)
+	must.Eq(t, numbers(60-int64(len(got)), 60), got)
 	must.Eq(t, Loss{Missing: true}, loss)
 	must.NoError(t, os.RemoveAll(j.dir))
 	_, loss = read(t, j, Position{Segment: 1}, Position{Segment: 9, Offset: 7})
