@@ -114,8 +114,8 @@ func (l *Ledger) release(snap *snapshot, r *record) error {
 	if err := l.replace(snap, &released); err != nil {
 		return fmt.Errorf("releasing claim %s: %w", r.ID, err)
 	}
-	*r = released
-	if err := l.Refresh(r.ID, r.Released); err != nil { // see awaited
+	snap.records[r.ID] = &released
+	if err := l.Refresh(r.ID, released.Released); err != nil { // see awaited
 		return err
 	}
 	if inUse, err := region.InUse(l.regionPath(r.ID)); err != nil || !inUse {

@@ -2,12 +2,15 @@ package claim
 
 import (
 	"bytes"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 )
 
 // fromMemory is an owner that no file in these tests has: a record with it was not read.
@@ -28,9 +31,9 @@ func seenNow(t *testing.T, l *Ledger) recordCache {
 
 func stampNow(t *testing.T, path string) fileStamp {
 	t.Helper()
-	info, err := os.Lstat(path)
-	must.NoError(t, err)
-	stamp, ok := stampOfFile(info)
+	var state unix.Stat_t
+	must.NoError(t, unix.Lstat(path, &state))
+	stamp, ok := stampOfFile(&state)
 	must.True(t, ok)
 	return stamp
 }
@@ -88,23 +91,68 @@ func TestRecordCache(t *testing.T) {
 	}
 }
 
-// What a caller makes of a record, or a call that then fails, changes nothing that is known.
+// What a caller makes of a claim, and what a call makes of a record, whether it succeeds or fails, changes nothing that is known.
 func TestRecordCache_isNotChanged(t *testing.T) {
-	l := newLedger(t)
-	older, _ := reserve(t, l, 0, 3)
-	c, _ := reserve(t, l, 0, 3)
-	cmd := startProcess(t)
-	must.NoError(t, l.Bind(t.Context(), c.ID, container("c1", cmd)))
-	l.recordCache = seenNow(t, l)
-	snap, known, err := readSnapshot(l.claims, l.recordCache)
+	for name, change := range map[string]func(t *testing.T, l *Ledger, id string, p *exec.Cmd) error{
+		"list": func(t *testing.T, l *Ledger, _ string, _ *exec.Cmd) error {
+			for _, c := range list(t, l) {
+				c.Slices[0], c.Container.ID, c.Compute.Share, c.Released = "other", "other", 1, time.Now()
+			}
+			return nil
+		},
+		"set the share": func(t *testing.T, l *Ledger, id string, _ *exec.Cmd) error {
+			return l.SetCompute(t.Context(), id, Compute{Share: 7, Max: WholeCompute, Class: ClassNormal})
+		},
+		"prepare the region": func(t *testing.T, l *Ledger, id string, _ *exec.Cmd) error {
+			_, err := l.PrepareRegion(t.Context(), id, "c2", 1<<30)
+			return err
+		},
+		"bind again": func(t *testing.T, l *Ledger, id string, p *exec.Cmd) error {
+			endProcess(p)
+			return l.Bind(t.Context(), id, container("c2", startProcess(t)))
+		},
+		"release": func(t *testing.T, l *Ledger, id string, p *exec.Cmd) error {
+			endProcess(p)
+			return l.Release(t.Context(), id, "c1")
+		},
+		"sweep": func(t *testing.T, l *Ledger, _ string, p *exec.Cmd) error {
+			endProcess(p)
+			_, err := l.Sweep(t.Context())
+			return err
+		},
+	} {
+		for _, fails := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, fails %t", name, fails), func(t *testing.T) {
+				l := newLedger(t)
+				reserve(t, l, 0, 3)
+				asked := request(0, 3)
+				asked.Compute = ShareOf(1, 2)
+				c, _, err := l.Reserve(t.Context(), asked)
+				must.NoError(t, err)
+				p := startProcess(t)
+				if name != "prepare the region" { // which is of a claim that has no container
+					must.NoError(t, l.Bind(t.Context(), c.ID, container("c1", p)))
+				}
+				if fails && name != "list" {
+					must.NoError(t, os.Remove(l.unfinishedPath()))
+					must.NoError(t, os.Mkdir(l.unfinishedPath(), 0o700))
+				}
+				known := seenNow(t, l)
+				l.recordCache = known
+				before := textOf(t, known[c.ID+".json"].record)
+				err = change(t, l, c.ID, p)
+				must.Eq(t, fails && name != "list", err != nil, must.Sprint(err))
+				must.Eq(t, before, textOf(t, known[c.ID+".json"].record))
+			})
+		}
+	}
+}
+
+func textOf(t *testing.T, r *record) string {
+	t.Helper()
+	text, err := encodeRecord(r)
 	must.NoError(t, err)
-	r := snap.records[c.ID]
-	must.Eq(t, known[c.ID+".json"].record, r)
-	r.Slices[0], r.Container.ID, r.Supersedes[0], r.Released = "other", "other", "other", time.Now()
-	must.NotEq(t, known[c.ID+".json"].record, r)
-	must.Eq(t, slicesOf(0, 3), known[c.ID+".json"].record.Slices)
-	must.Eq(t, "c1", known[c.ID+".json"].record.Container.ID)
-	must.Eq(t, []string{older.ID}, known[c.ID+".json"].record.Supersedes)
+	return string(text)
 }
 
 // A file that changed just now may change once more and look the same, so it is read again.

@@ -44,13 +44,9 @@ func (c *Claim) partsMemory() bool { return c.Mode.IsZero() || c.Mode == ModeMPS
 // supersededBy returns the claims that a new one supersedes, or a *HeldError if one of them cannot be superseded.
 func (l *Ledger) supersededBy(snap *snapshot, asked *Claim) ([]string, error) {
 	var older []string
-	for _, r := range snap.sorted() {
-		shared := asked.conflict(&r.Claim)
-		if len(shared) == 0 {
-			continue
-		}
+	for _, r := range snap.matching(func(r *record) bool { return len(asked.conflict(&r.Claim)) > 0 }) {
 		if l.used(r) {
-			return nil, &HeldError{Claim: r.claim(), Slices: shared, Mode: asked.Mode.orSlice()}
+			return nil, &HeldError{Claim: r.claim(), Slices: asked.conflict(&r.Claim), Mode: asked.Mode.orSlice()}
 		}
 		older = append(older, r.ID)
 	}

@@ -172,10 +172,8 @@ func (l *Ledger) room(snap *snapshot, c Candidate, sliceBytes uint64) (Room, err
 	taken, whole := snap.mayBeTaken(c.GPU.UUID)
 	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes, Shares: c.Shares, dormant: map[string]string{}}
 	var dormant []*record
-	for _, r := range snap.sorted() {
-		if r.PhysicalGPU() != c.GPU.UUID && r.GPU.UUID != c.GPU.UUID {
-			continue
-		}
+	onGPU := func(r *record) bool { return r.PhysicalGPU() == c.GPU.UUID || r.GPU.UUID == c.GPU.UUID }
+	for _, r := range snap.matching(onGPU) {
 		comparable := r.Mode.IsZero() && r.SliceSize() == sliceBytes
 		switch yields := l.yields(r); {
 		case yields && comparable:

@@ -50,9 +50,11 @@ func (l *Ledger) prepareRegion(snap *snapshot, r *record, gpuHostMemoryBytes uin
 		if err := l.release(snap, r); err != nil { // now, since it takes back what the container had
 			return err
 		}
-		if _, err := snap.get(r.ID); err != nil {
+		released, err := snap.get(r.ID)
+		if err != nil {
 			return err
 		}
+		r = released
 	}
 	if r.GPUHostMemoryBytes != gpuHostMemoryBytes {
 		changed := *r
@@ -60,7 +62,8 @@ func (l *Ledger) prepareRegion(snap *snapshot, r *record, gpuHostMemoryBytes uin
 		if err := l.replace(snap, &changed); err != nil {
 			return err
 		}
-		*r = changed
+		r = &changed
+		snap.records[r.ID] = r
 	}
 	if err := l.refreshStart(r); err != nil {
 		return err

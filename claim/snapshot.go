@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +37,7 @@ func (p Problem) mayBeOn(gpuUUID string) bool {
 
 // snapshot is the content of the ledger at one moment.
 type snapshot struct {
+	// records are by ID. A record is replaced by another one, never changed, since the cache has it too.
 	records  map[string]*record
 	problems []Problem
 	// largest is the length of the largest record, in bytes.
@@ -56,23 +56,29 @@ const maxRecordBytes = 1 << 20
 // readSnapshot reads all records, except those in the cache whose files have not changed, and returns the cache for the next
 // time. A file that cannot be read becomes a Problem.
 func readSnapshot(dir string, before recordCache) (*snapshot, recordCache, error) {
-	entries, err := os.ReadDir(dir)
+	open, err := os.Open(dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the ledger: %w", explain(dir, err))
 	}
-	snap, now := newSnapshot(), make(recordCache, len(entries))
-	for _, e := range entries {
-		if e.Name() == lockName || e.Name() == unfinishedName || e.Name() == groupName {
+	defer open.Close()
+	names, err := open.Readdirnames(-1)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the ledger: %w", explain(dir, err))
+	}
+	slices.Sort(names)
+	snap, now := newSnapshot(), make(recordCache, len(names))
+	for _, name := range names {
+		if name == lockName || name == unfinishedName || name == groupName {
 			continue
 		}
-		known, ok := before.find(e.Name(), e)
+		known, ok := before.find(int(open.Fd()), name)
 		if !ok {
-			known = snap.add(dir, e.Name())
+			known = snap.add(dir, name)
 		} else {
-			snap.records[known.record.ID] = known.record.clone()
+			snap.records[known.record.ID] = known.record
 		}
 		if known.record != nil {
-			now[e.Name()] = known
+			now[name] = known
 			snap.largest = max(snap.largest, known.stamp.size)
 		}
 	}
@@ -89,16 +95,16 @@ func (snap *snapshot) add(dir, name string) (known cachedRecord) {
 		return known
 	}
 	began := time.Now()
-	text, info, err := readRegular(path)
+	text, state, err := readRegular(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return known // removed by hand in the meantime
 	}
 	if err == nil {
 		var r *record
 		if r, err = decodeRecord(id, text); err == nil {
-			snap.records[id], snap.largest = r, max(snap.largest, info.Size())
-			if stamp, ok := stampOfFile(info); ok && stamp.settledAt(began) {
-				known = cachedRecord{stamp: stamp, record: r.clone()}
+			snap.records[id], snap.largest = r, max(snap.largest, state.Size)
+			if stamp, ok := stampOfFile(&state); ok && stamp.settledAt(began) {
+				known = cachedRecord{stamp: stamp, record: r}
 			}
 			return known
 		}
@@ -110,22 +116,25 @@ func (snap *snapshot) add(dir, name string) (known cachedRecord) {
 	return known
 }
 
-// readRegular reads a regular file, not a link or a pipe. The returned information is from before it was read.
-func readRegular(path string) ([]byte, os.FileInfo, error) {
+// readRegular reads a regular file, not a link or a pipe. The returned state is from before it was read.
+func readRegular(path string) (text []byte, state unix.Stat_t, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, state, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, nil, err
+	if err := unix.Fstat(int(f.Fd()), &state); err != nil {
+		return nil, state, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxRecordBytes {
-		return nil, nil, fmt.Errorf("it is no file of a claim (%s, %d bytes)", info.Mode(), info.Size())
+	if state.Mode&unix.S_IFMT != unix.S_IFREG || state.Size > maxRecordBytes {
+		return nil, state, fmt.Errorf("it is no file of a claim (mode %#o, %d bytes)", state.Mode, state.Size)
 	}
-	text, err := io.ReadAll(f)
-	return text, info, err
+	text = make([]byte, state.Size)
+	n, err := io.ReadFull(f, text)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		err = nil // it became shorter in the meantime
+	}
+	return text[:n], state, err
 }
 
 // unreadable reports whether the claim's record cannot be read.
@@ -149,13 +158,18 @@ func (snap *snapshot) without(id string) *snapshot {
 }
 
 // sorted returns the records ordered by GPU, slices and ID.
-func (snap *snapshot) sorted() []*record {
-	all := make([]*record, 0, len(snap.records))
+func (snap *snapshot) sorted() []*record { return snap.matching(func(*record) bool { return true }) }
+
+// matching returns the records for which a function is true, ordered as by sorted.
+func (snap *snapshot) matching(want func(*record) bool) []*record {
+	var found []*record
 	for _, r := range snap.records {
-		all = append(all, r)
+		if want(r) {
+			found = append(found, r)
+		}
 	}
-	slices.SortFunc(all, func(x, y *record) int { return compareClaims(&x.Claim, &y.Claim) })
-	return all
+	slices.SortFunc(found, func(x, y *record) int { return compareClaims(&x.Claim, &y.Claim) })
+	return found
 }
 
 func compareClaims(x, y *Claim) int {
@@ -182,42 +196,31 @@ type cachedRecord struct {
 type fileStamp struct {
 	device, inode   uint64
 	size            int64
-	changed, edited syscall.Timespec
+	changed, edited unix.Timespec
 }
 
 // settled is how long a file must be unchanged before it is cached. The times of file systems have a granularity of up to two
 // seconds, and a second change within it would leave the same stamp.
 const settled = 3 * time.Second
 
-func stampOfFile(info os.FileInfo) (fileStamp, bool) {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.Mode().IsRegular() {
-		return fileStamp{}, false
-	}
-	return fileStamp{device: st.Dev, inode: st.Ino, size: st.Size, changed: st.Ctim, edited: st.Mtim}, true
+func stampOfFile(st *unix.Stat_t) (fileStamp, bool) {
+	regular := st.Mode&unix.S_IFMT == unix.S_IFREG
+	return fileStamp{device: st.Dev, inode: st.Ino, size: st.Size, changed: st.Ctim, edited: st.Mtim}, regular
 }
 
-// find returns the record of a file that has not changed since it was read.
-func (s recordCache) find(name string, entry os.DirEntry) (cachedRecord, bool) {
+// find returns the record of a file in an open directory that has not changed since it was read.
+func (s recordCache) find(dir int, name string) (cachedRecord, bool) {
 	known, ok := s[name]
 	if !ok {
 		return cachedRecord{}, false
 	}
-	info, err := entry.Info()
-	if err != nil {
+	var state unix.Stat_t
+	if unix.Fstatat(dir, name, &state, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return cachedRecord{}, false
 	}
-	stamp, ok := stampOfFile(info)
+	stamp, ok := stampOfFile(&state)
 	return known, ok && stamp == known.stamp
 }
 
 // settledAt reports whether the file was last changed long enough before a time.
 func (f fileStamp) settledAt(t time.Time) bool { return t.Sub(time.Unix(f.changed.Unix())) > settled }
-
-// clone returns a deep copy of the record.
-func (r *record) clone() *record {
-	c := *r
-	c.Claim = *r.claim()
-	c.Supersedes = slices.Clone(r.Supersedes)
-	return &c
-}

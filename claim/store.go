@@ -32,12 +32,12 @@ func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 	if err != nil {
 		return err
 	}
-	l.note(journal.Open, r)
+	l.noteOpen(r)
 	path := l.recordPath(r.ID)
 	err = l.sync(f)
 	_ = f.Close()
 	if err == nil {
-		err = os.Rename(l.unfinishedPath(), path)
+		err = unix.Rename(l.unfinishedPath(), path)
 	}
 	if err == nil {
 		err = l.syncDir()
@@ -129,7 +129,7 @@ func (l *Ledger) writeUnfinished(snap *snapshot, r *record, isNew bool) (*os.Fil
 }
 
 func (l *Ledger) openUnfinished() (f *os.File, bytes int64, err error) {
-	f, err = os.OpenFile(l.unfinishedPath(), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err = os.OpenFile(l.unfinishedPath(), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -215,11 +215,10 @@ func (l *Ledger) removeRecord(id string) error {
 
 // removeFile removes a file if it exists.
 func removeFile(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "remove", Path: path, Err: err}
 	}
-	return err
+	return nil
 }
 
 // makeDir creates a directory for its owner alone, and syncs it.

@@ -95,13 +95,9 @@ func (l *Ledger) moveBack(snap *snapshot, t Token) error {
 		return err
 	}
 	r.Supersedes = nil
-	for _, other := range snap.sorted() {
-		shared := r.conflict(&other.Claim)
-		if len(shared) == 0 {
-			continue
-		}
+	for _, other := range snap.matching(func(o *record) bool { return len(r.conflict(&o.Claim)) > 0 }) {
 		if !l.yields(other) {
-			return &YieldedError{Claim: r.claim(), Slices: shared, By: other.claim()}
+			return &YieldedError{Claim: r.claim(), Slices: r.conflict(&other.Claim), By: other.claim()}
 		}
 		r.Supersedes = append(r.Supersedes, other.ID)
 	}
