@@ -107,6 +107,11 @@ func (l *Lock) want() (<-chan result, error) {
 		if err != nil {
 			return nil, err
 		}
+		if TryExclusive(file) == nil { // nobody has it: there is no wait that would need a goroutine
+			got := make(chan result, 1)
+			got <- result{file: file}
+			return got, nil
+		}
 		l.waiting = true
 		go l.wait(file)
 	}
