@@ -48,10 +48,13 @@ func (e *externalUse) occupancy(ctx context.Context) *share.Occupancy {
 	}
 	o.LedgerProblem = e.ledgerProblem(ctx, err)
 	for _, c := range e.claims {
-		e.addUsed(o, c)
+		inUse := e.ledger.InUse(c)
+		if external(c) || inUse {
+			e.addUsed(o, c)
+		}
 		if external(c) {
 			e.addExternal(o, c)
-		} else if e.ledger.InUse(c) || e.computesUnbound(ctx, c) {
+		} else if inUse || e.computesUnbound(ctx, c) {
 			e.addEarlier(o, c)
 		}
 	}
@@ -174,9 +177,6 @@ func (e *externalUse) computesUnbound(ctx context.Context, c *claim.Claim) bool 
 
 // addUsed adds the slices of a claim that is in use or keeps them from Nomad.
 func (e *externalUse) addUsed(o *share.Occupancy, c *claim.Claim) {
-	if !external(c) && !e.ledger.InUse(c) {
-		return
-	}
 	g, known := e.inventory.find(c.PhysicalGPU())
 	if !known || !g.Sliced() {
 		return

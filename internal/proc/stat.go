@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // stat is the part of /proc/PID/stat (proc_pid_stat(5)) that tells processes apart. It is read here rather than by a library
@@ -31,15 +33,30 @@ func statOf(pid int) (stat, error) {
 		return stat{}, fmt.Errorf("process %d: %w", pid, os.ErrNotExist)
 	}
 	path := "/proc/" + strconv.Itoa(pid) + "/stat"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return stat{}, err
+	text := make([]byte, maxStatBytes)
+	n, err := readProc(path, text)
+	var s stat
+	if err == nil {
+		s, err = parseStat(text[:n])
 	}
-	s, err := parseStat(text)
 	if err != nil {
 		return stat{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	return s, nil
+}
+
+// maxStatBytes is more than a stat has: some fifty numbers and a name of at most 64 bytes.
+const maxStatBytes = 2 << 10
+
+// readProc reads the beginning of a file in /proc. The statistics of a node read hundreds, with a third of the system calls that
+// os.ReadFile takes.
+func readProc(path string, into []byte) (int, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return unix.Read(fd, into)
 }
 
 // parseStat parses the content of /proc/PID/stat. The program's name, in parentheses, may contain any character.
