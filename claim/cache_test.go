@@ -101,7 +101,7 @@ func TestRecordCache_isNotChanged(t *testing.T) {
 			return nil
 		},
 		"set the share": func(t *testing.T, l *Ledger, id string, _ *exec.Cmd) error {
-			return l.SetCompute(t.Context(), id, Compute{Share: 7, Max: WholeCompute, Class: ClassNormal})
+			return setCompute(t, l, id, Compute{Share: 7, Max: WholeCompute, Class: ClassNormal})
 		},
 		"prepare the region": func(t *testing.T, l *Ledger, id string, _ *exec.Cmd) error {
 			_, err := l.PrepareRegion(t.Context(), id, "c2", 1<<30)

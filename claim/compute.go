@@ -100,30 +100,43 @@ func WhyNoShares(mode Mode) string {
 	return ""
 }
 
-// SetCompute changes the part of a governed claim, also while its container runs.
-func (l *Ledger) SetCompute(ctx context.Context, id string, to Compute) error {
-	if err := to.check(); err != nil {
-		return fmt.Errorf("changing the share of claim %s: %w", id, err)
-	}
-	return l.read(ctx, func(snap *snapshot) error {
+// ChangeCompute changes the part of a governed claim, also while its container runs, and returns it. The function gets what the
+// claim has at that moment: no other change is lost.
+func (l *Ledger) ChangeCompute(ctx context.Context, id string, change func(had Compute) (Compute, error)) (to Compute, err error) {
+	err = l.read(ctx, func(snap *snapshot) error {
 		r, err := snap.get(id)
 		if err != nil {
 			return err
 		}
-		if err := r.CheckGoverned(); err != nil {
-			return fmt.Errorf("changing the share of claim %s: %w", id, err)
+		changed := *r
+		if to, err = changed.ChangeCompute(change); err != nil {
+			return err
 		}
-		was := *r.Compute
-		if was == to {
+		if to == *r.Compute {
 			return nil
 		}
-		changed := *r
-		changed.Compute = &to
 		if err := l.replace(snap, &changed); err != nil {
 			return accessError(err)
 		}
 		l.logger.Info("share of a claim changed", "claim", id, "share", to.Share, "max", to.Max, "priority", string(to.Class),
-			"was_share", was.Share, "was_max", was.Max, "was_priority", string(was.Class))
+			"was_share", r.Compute.Share, "was_max", r.Compute.Max, "was_priority", string(r.Compute.Class))
 		return nil
 	})
+	return to, err
+}
+
+// ChangeCompute changes what this claim has, and returns it; it does not record it.
+func (c *Claim) ChangeCompute(change func(had Compute) (Compute, error)) (Compute, error) {
+	if err := c.CheckGoverned(); err != nil {
+		return Compute{}, err
+	}
+	to, err := change(*c.Compute)
+	if err == nil {
+		err = to.check()
+	}
+	if err != nil {
+		return Compute{}, err
+	}
+	c.Compute = &to
+	return to, nil
 }

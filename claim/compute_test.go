@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tranche-gpu/tranche/claim/region"
 )
@@ -63,23 +64,30 @@ func TestCompute_Refused(t *testing.T) {
 	}
 }
 
-func TestSetCompute(t *testing.T) {
+// setCompute gives a claim a part, whatever it has.
+func setCompute(t *testing.T, l *Ledger, id string, to Compute) error {
+	t.Helper()
+	_, err := l.ChangeCompute(t.Context(), id, func(Compute) (Compute, error) { return to, nil })
+	return err
+}
+
+func TestChangeCompute(t *testing.T) {
 	l := newLedger(t)
 	made, token, err := l.Reserve(t.Context(), governed(ModeSlice, third, slicesOf(0, 0)...))
 	must.NoError(t, err)
 	must.NoError(t, l.Bind(t.Context(), made.ID, Container{Runtime: "test", ID: "alive", InitPID: os.Getpid()}))
 	to := Compute{Share: 400, Max: 600, Class: ClassHigh}
-	must.NoError(t, l.SetCompute(t.Context(), made.ID, to))
+	must.NoError(t, setCompute(t, l, made.ID, to))
 	found, err := l.Lookup(t.Context(), token)
 	must.NoError(t, err)
 	must.Eq(t, &to, found.Compute)
 	must.Eq(t, "alive", found.Container.ID)
 
-	must.ErrorContains(t, l.SetCompute(t.Context(), made.ID, Compute{Share: 400, Max: 1, Class: ClassHigh}), "ceiling")
-	must.ErrorIs(t, l.SetCompute(t.Context(), "00000000", to), ErrUnknownClaim)
+	must.ErrorContains(t, setCompute(t, l, made.ID, Compute{Share: 400, Max: 1, Class: ClassHigh}), "ceiling")
+	must.ErrorIs(t, setCompute(t, l, "00000000", to), ErrUnknownClaim)
 	other, _, err := l.Reserve(t.Context(), inMode(ModeSlice, testGPU, slicesOf(1, 1)...))
 	must.NoError(t, err)
-	must.ErrorIs(t, l.SetCompute(t.Context(), other.ID, to), ErrNotGoverned)
+	must.ErrorIs(t, setCompute(t, l, other.ID, to), ErrNotGoverned)
 	found, err = l.Lookup(t.Context(), token)
 	must.NoError(t, err)
 	must.Eq(t, &to, found.Compute)
@@ -99,6 +107,32 @@ func TestCheckGoverned(t *testing.T) {
 		must.ErrorIs(t, err, ErrNotGoverned)
 		must.ErrorContains(t, err, want)
 	}
+}
+
+// Of changes at the same time, also by other processes' ledgers, none is lost.
+func TestChangeCompute_AtOnce(t *testing.T) {
+	l := newLedger(t)
+	made, _, err := l.Reserve(t.Context(), governed(ModeSlice, third, slicesOf(0, 0)...))
+	must.NoError(t, err)
+	const ledgers, changes = 8, 40
+	var group errgroup.Group
+	for range ledgers {
+		other, err := Open(Options{StateDir: filepath.Dir(l.claims), RunDir: filepath.Dir(l.regions)})
+		must.NoError(t, err)
+		group.Go(func() error {
+			for range changes {
+				if _, err := other.ChangeCompute(t.Context(), made.ID, func(had Compute) (Compute, error) {
+					had.Share++
+					return had, nil
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	must.NoError(t, group.Wait())
+	must.Eq(t, made.Compute.Share+ledgers*changes, list(t, l)[0].Compute.Share)
 }
 
 // A claim that is not governed has a record that programs without shares read.

@@ -81,7 +81,7 @@ func TestJournal_Resize(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, prepare(l, made.ID, "c1", 1<<30))
 	must.NoError(t, l.NoteWorkload(t.Context(), made.ID, Workload{Namespace: "default", Job: "=1+1"}))
-	must.NoError(t, l.SetCompute(t.Context(), made.ID, Compute{Share: 500, Max: 1000, Class: ClassNormal}))
+	must.NoError(t, setCompute(t, l, made.ID, Compute{Share: 500, Max: 1000, Class: ClassNormal}))
 	all, short := events(t, l)
 	must.Eq(t, []string{"open ", "resize reserved"}, short)
 	must.Eq(t, 300, all[1].Terms.Share)

@@ -115,7 +115,11 @@ func TestShares(t *testing.T) {
 	must.NoError(t, err)
 	for _, c := range claims {
 		if c.Governed() && c.Released.IsZero() && c.Compute.Share == 300 {
-			must.NoError(t, openLedger(t, n).SetCompute(deadline(t), c.ID, claim.Compute{Share: 700, Max: 1000, Class: claim.ClassNormal}))
+			_, err := openLedger(t, n).ChangeCompute(deadline(t), c.ID, func(had claim.Compute) (claim.Compute, error) {
+				had.Share = 700
+				return had, nil
+			})
+			must.NoError(t, err)
 		}
 	}
 	comesTo(t, n, 50, small, large)

@@ -183,7 +183,8 @@ func TestSetCompute(t *testing.T) {
 	a := r.join(r.claim(500), 0)
 	must.Eq(t, open, a.state())
 	to := claim.Compute{Share: 100, Max: 200, Class: claim.ClassHigh}
-	must.NoError(t, r.ledger.SetCompute(t.Context(), a.claim.ID, to))
+	_, err := r.ledger.ChangeCompute(t.Context(), a.claim.ID, func(claim.Compute) (claim.Compute, error) { return to, nil })
+	must.NoError(t, err)
 	must.Eq(t, protocol.Grant, a.receive().Kind) // it has a ceiling now, and this turn ends with it
 	s := r.awaitStatus(func(s *status.Status) bool { return s.Claims[a.claim.ID].Compute == to })
 	must.Eq(t, []status.Process{{PID: os.Getpid(), Name: nameOf(os.Getpid())}}, s.Claims[a.claim.ID].Joined)

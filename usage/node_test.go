@@ -116,7 +116,11 @@ func churn(ctx context.Context, l *claim.Ledger, random *rand.Rand, gpu string) 
 		func() error { return l.Drop(ctx, id) },
 		func() error { return l.NoteWorkload(ctx, id, claim.Workload{Namespace: "default", Job: "job-" + gpu}) },
 		func() error {
-			return l.SetCompute(ctx, id, claim.Compute{Share: 1 + random.IntN(900), Max: 1000, Class: claim.ClassNormal})
+			_, err := l.ChangeCompute(ctx, id, func(had claim.Compute) (claim.Compute, error) {
+				had.Share = 1 + random.IntN(900)
+				return had, nil
+			})
+			return err
 		},
 		func() error { return runContainer(ctx, l, id) },
 		func() error { return runContainer(ctx, l, id) },

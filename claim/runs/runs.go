@@ -3,14 +3,17 @@
 package runs
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/google/renameio/v2"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
 // Dir is the directory of all commands in the run directory, and Regions that of the regions in a command's directory.
@@ -35,6 +38,26 @@ func WriteRecord(regionDir string, c *claim.Claim) error {
 		return err
 	}
 	return renameio.WriteFile(filepath.Join(regionDir, RecordFile), append(text, '\n'), 0o600)
+}
+
+// lockPatience is how long ChangeRecord waits for others if its context has no deadline.
+const lockPatience = 30 * time.Second
+
+// ChangeRecord changes the record of a command's claim. Others who change it at the same time wait.
+func ChangeRecord(ctx context.Context, regionDir string, change func(*claim.Claim) error) error {
+	unlock, err := filelock.New(filepath.Join(regionDir, RecordFile+".lock"), lockPatience).Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c, err := ReadRecord(regionDir)
+	if err == nil {
+		err = change(c)
+	}
+	if err != nil {
+		return err
+	}
+	return WriteRecord(regionDir, c)
 }
 
 // ReadRecord returns that claim. The error is fs.ErrNotExist if the command has no part of the GPU's time.

@@ -50,45 +50,38 @@ func (a *app) setClaim(ctx context.Context, o setOptions, id string) error {
 	if err != nil {
 		return err
 	}
-	c, set, err := settable(ctx, ledger, o.runDir, id)
+	c, had, to, err := changeCompute(ctx, ledger, o.runDir, id, r.Over)
 	if err != nil {
 		return fmt.Errorf("claim %q: %w", id, err)
-	}
-	if err := c.CheckGoverned(); err != nil {
-		return fmt.Errorf("claim %q: %w", id, err)
-	}
-	to, err := r.Over(*c.Compute)
-	if err != nil {
-		return fmt.Errorf("claim %q: %w", id, err)
-	}
-	if err := set(to); err != nil {
-		return err
 	}
 	fmt.Fprintf(a.stdout, "Claim %s has %s of GPU %d (%s) now; it had %s.\n", id, compute.Describe(to), c.GPU.Index, c.GPU.UUID,
-		compute.Describe(*c.Compute))
+		compute.Describe(had))
 	return nil
 }
 
-// settable finds a claim, of the ledger or of a command under `tranche run`, and how its part is changed.
-func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*claim.Claim, func(claim.Compute) error, error) {
-	c, err := findClaim(ctx, ledger, id)
-	if err == nil {
-		return c, func(to claim.Compute) error { return ledger.SetCompute(ctx, id, to) }, nil
+// changeCompute changes the part of a claim, of the ledger or of a command under `tranche run`.
+func changeCompute(
+	ctx context.Context, ledger *claim.Ledger, runDir, id string, over func(claim.Compute) (claim.Compute, error),
+) (c *claim.Claim, had, to claim.Compute, err error) {
+	change := func(has claim.Compute) (claim.Compute, error) {
+		had = has
+		return over(has)
+	}
+	if c, err = findClaim(ctx, ledger, id); err == nil {
+		to, err = ledger.ChangeCompute(ctx, id, change)
+		return c, had, to, err
 	}
 	dir := private.FindRegion(runDir, id)
 	if !errors.Is(err, claim.ErrUnknownClaim) || dir == "" {
-		return nil, nil, err
+		return nil, had, to, err
 	}
-	run, err := runs.ReadRecord(dir)
+	err = runs.ChangeRecord(ctx, dir, func(run *claim.Claim) (err error) {
+		c = run
+		to, err = run.ChangeCompute(change)
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		err = (&claim.Claim{Owner: claim.OwnerRun}).CheckGoverned()
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return run, func(to claim.Compute) error {
-		changed := *run
-		changed.Compute = &to
-		return runs.WriteRecord(dir, &changed)
-	}, nil
+	return c, had, to, err
 }

@@ -151,11 +151,8 @@ func (r Request) apply(ctx context.Context, ledger *claim.Ledger, b Bounds, c *c
 	if err := b.checkShare(r, c); err != nil {
 		return err
 	}
-	to, err := r.Over(*c.Compute)
+	to, err := ledger.ChangeCompute(ctx, c.ID, r.Over)
 	if err != nil {
-		return err
-	}
-	if err := ledger.SetCompute(ctx, c.ID, to); err != nil {
 		return err
 	}
 	c.Compute = &to

@@ -102,7 +102,8 @@ func TestApply_KeepsChangesOverARestart(t *testing.T) {
 	must.NoError(t, request.Apply(t.Context(), l, Bounds{}, "option x", []*claim.Claim{made}))
 	must.NoError(t, l.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "first", InitPID: os.Getpid()}))
 	changed := claim.Compute{Share: 50, Max: 50, Class: claim.ClassBestEffort}
-	must.NoError(t, l.SetCompute(t.Context(), made.ID, changed))
+	_, err := l.ChangeCompute(t.Context(), made.ID, func(claim.Compute) (claim.Compute, error) { return changed, nil })
+	must.NoError(t, err)
 	claims, _, err := l.List(t.Context())
 	must.NoError(t, err)
 	must.NoError(t, request.Apply(t.Context(), l, Bounds{}, "option x", claims))
