@@ -88,12 +88,8 @@ func ownersOn(claims []*Claim, running []nvml.Process, busy map[int]nvml.Busy) m
 		if _, known := owners[pid]; known {
 			continue
 		}
-		found := owner{claims: containers.Claims(pid)}
-		if len(found.claims) == 0 {
-			found.kind = containers.Kind(pid)
-		} else {
-			found.kind = processes.Claimed
-		}
+		var found owner
+		found.kind, found.claims = containers.Owner(pid)
 		owners[pid] = found
 	}
 	return owners

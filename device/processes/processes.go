@@ -2,13 +2,13 @@
 package processes
 
 import (
+	"errors"
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/internal/proc"
@@ -27,7 +27,10 @@ const (
 
 // Containers are the containers of some claims.
 type Containers struct {
-	self  info
+	self info
+	// executable is this process's.
+	executable string
+
 	inits []info
 	// claims are those of the containers, by the index of inits.
 	claims []*claim.Claim
@@ -37,17 +40,18 @@ type Containers struct {
 type info struct {
 	pid          int
 	parent       int
-	executable   string
 	pidNamespace string
 	// cgroups are the process's, by the ID of their hierarchy.
 	cgroups map[int]string
+	// lineage is the process, its parent and so on; nil as long as nobody needed it.
+	lineage []int
 }
 
 // Of returns the containers of claims, each of which must have one. To a command under `tranche run` belongs what descends from
 // it: it shares its cgroups with the rest of its session.
 func Of(claims []*claim.Claim) *Containers {
 	self, _ := read(os.Getpid())
-	c := &Containers{self: self}
+	c := &Containers{self: self, executable: executable(os.Getpid())}
 	for _, owner := range claims {
 		if init, ok := read(owner.Container.InitPID); ok {
 			if owner.Owner == claim.OwnerRun {
@@ -61,51 +65,62 @@ func Of(claims []*claim.Claim) *Containers {
 
 // Kind returns to whom a process belongs.
 func (c *Containers) Kind(pid int) Kind {
-	process, ok := read(pid)
-	switch {
-	case !ok:
-		return Ended
-	case slices.ContainsFunc(c.inits, func(init info) bool { return c.inside(process, init) }):
-		return Claimed
-	case process.executable != "" && process.executable == c.self.executable:
-		return Own
-	}
-	return Unmanaged
+	kind, _ := c.Owner(pid)
+	return kind
 }
 
 // Claims returns the claims in whose container a process is.
 func (c *Containers) Claims(pid int) []*claim.Claim {
-	var claims []*claim.Claim
+	_, claims := c.Owner(pid)
+	return claims
+}
+
+// Owner returns to whom a process belongs, and the claims in whose container it is.
+func (c *Containers) Owner(pid int) (Kind, []*claim.Claim) {
 	process, ok := read(pid)
-	for i, init := range c.inits {
-		if ok && c.inside(process, init) {
+	if !ok {
+		return Ended, nil
+	}
+	var claims []*claim.Claim
+	for i := range c.inits {
+		if c.inside(&process, &c.inits[i]) {
 			claims = append(claims, c.claims[i])
 		}
 	}
-	return claims
+	switch {
+	case len(claims) > 0:
+		return Claimed, claims
+	case c.executable != "" && executable(pid) == c.executable:
+		return Own, nil
+	}
+	return Unmanaged, nil
 }
 
 // inside reports whether a process is in the container of an init process: by its PID namespace or its cgroups, which
 // processes that are added to the container later have as well, or because it descends from it. A namespace or cgroup that
 // the plugin itself is in does not count.
-func (c *Containers) inside(process, init info) bool {
+func (c *Containers) inside(process, init *info) bool {
 	if process.pidNamespace != "" && process.pidNamespace == init.pidNamespace && init.pidNamespace != c.self.pidNamespace {
 		return true
 	}
-	if c.sharesCgroups(process, init) {
-		return true
-	}
-	for ok := true; ok; process, ok = read(process.parent) {
-		if process.pid == init.pid {
-			return true
+	return c.sharesCgroups(process, init) || process.descendsFrom(init.pid)
+}
+
+// descendsFrom reports whether a process is another one or descends from it.
+func (p *info) descendsFrom(pid int) bool {
+	if p.lineage == nil {
+		p.lineage = []int{p.pid}
+		var err error
+		for parent := p.parent; parent > 0 && err == nil; parent, err = proc.Parent(parent) {
+			p.lineage = append(p.lineage, parent)
 		}
 	}
-	return false
+	return slices.Contains(p.lineage, pid)
 }
 
 // sharesCgroups reports whether a process is in the cgroups of an init process in all hierarchies. With cgroup v1, a runtime
 // may leave the containers in one cgroup that they have in common, in a hierarchy that it does not know.
-func (c *Containers) sharesCgroups(process, init info) bool {
+func (c *Containers) sharesCgroups(process, init *info) bool {
 	shares := false
 	for hierarchy, group := range init.cgroups {
 		if below(c.self.cgroups[hierarchy], group) {
@@ -126,21 +141,20 @@ func below(group, in string) bool {
 
 // read reads /proc; not ok if the process has ended.
 func read(pid int) (info, bool) {
-	found := info{pid: pid, cgroups: make(map[int]string)}
-	var err error
-	if found.parent, err = proc.Parent(pid); err != nil {
-		return info{}, false
-	}
-	dir := path.Join("/proc", strconv.Itoa(pid))
-	found.executable, _ = os.Readlink(path.Join(dir, "exe"))
-	found.pidNamespace, _ = os.Readlink(path.Join(dir, "ns/pid"))
-	process, err := procfs.NewProc(pid)
+	parent, err := proc.Parent(pid)
 	if err != nil {
 		return info{}, false
 	}
-	groups, _ := process.Cgroups()
-	for _, group := range groups {
-		found.cgroups[group.HierarchyID] = group.Path
+	namespace, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+	groups, err := proc.Cgroups(pid)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return info{}, false
 	}
-	return found, true
+	return info{pid: pid, parent: parent, pidNamespace: namespace, cgroups: groups}, true
+}
+
+// executable returns the path of a process's program; empty if that is not known.
+func executable(pid int) string {
+	path, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
+	return path
 }

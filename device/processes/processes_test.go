@@ -34,7 +34,7 @@ func TestContainers_Inside(t *testing.T) {
 		"the init process": {info{pid: 20}, info{pid: 20}, true},
 		"nothing known":    {info{pid: 30}, info{pid: 20}, false},
 	} {
-		t.Run(name, func(t *testing.T) { must.Eq(t, tc.want, m.inside(tc.process, tc.init)) })
+		t.Run(name, func(t *testing.T) { must.Eq(t, tc.want, m.inside(&tc.process, &tc.init)) })
 	}
 }
 
@@ -73,5 +73,5 @@ func TestContainers_Kind(t *testing.T) {
 	self, _ := read(os.Getpid())
 	must.Eq(t, os.Getppid(), self.parent)
 	must.StrHasPrefix(t, "pid:[", self.pidNamespace)
-	must.True(t, strings.HasPrefix(self.executable, "/"))
+	must.True(t, strings.HasPrefix(executable(os.Getpid()), "/"))
 }

@@ -33,11 +33,10 @@ func statOf(pid int) (stat, error) {
 		return stat{}, fmt.Errorf("process %d: %w", pid, os.ErrNotExist)
 	}
 	path := "/proc/" + strconv.Itoa(pid) + "/stat"
-	text := make([]byte, maxStatBytes)
-	n, err := readProc(path, text)
+	text, err := readProc(path)
 	var s stat
 	if err == nil {
-		s, err = parseStat(text[:n])
+		s, err = parseStat(text)
 	}
 	if err != nil {
 		return stat{}, fmt.Errorf("read %s: %w", path, err)
@@ -45,18 +44,21 @@ func statOf(pid int) (stat, error) {
 	return s, nil
 }
 
-// maxStatBytes is more than a stat has: some fifty numbers and a name of at most 64 bytes.
-const maxStatBytes = 2 << 10
-
-// readProc reads the beginning of a file in /proc. The statistics of a node read hundreds, with a third of the system calls that
-// os.ReadFile takes.
-func readProc(path string, into []byte) (int, error) {
+// readProc reads a file of a process. The statistics of a node read hundreds: this takes a third of the system calls that
+// os.ReadFile does. The kernel makes the whole text of such a file for one read.
+func readProc(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer unix.Close(fd)
-	return unix.Read(fd, into)
+	for size := 1 << 10; ; size *= 4 {
+		text := make([]byte, size)
+		n, err := unix.Pread(fd, text, 0)
+		if err != nil || n < size {
+			return text[:max(0, n)], err
+		}
+	}
 }
 
 // parseStat parses the content of /proc/PID/stat. The program's name, in parentheses, may contain any character.
