@@ -140,7 +140,9 @@ func (c *conn) handle(m protocol.Message, uuids []string) error {
 	case protocol.Ending:
 		g.Ending(now, id, c.process, m.Turn, duration(m.Value[0]))
 	case protocol.Drained:
-		g.Drained(now, id, c.process, m.Turn, now-duration(m.Value[0]), duration(m.Value[1]))
+		g.Drained(now, id, c.process, m.Turn, turns.Drain{
+			Ago: now - duration(m.Value[0]), Empty: duration(m.Value[1]), First: duration(m.Value[2]),
+		})
 	default:
 		return nil
 	}

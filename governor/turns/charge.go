@@ -15,6 +15,10 @@ func (g *GPU) advance(now time.Duration) {
 	if passed > longestAbsence && g.governs() {
 		g.skipped += passed - longestAbsence
 		passed = longestAbsence
+		g.deadline += passed
+		for _, c := range g.list {
+			c.deadline += passed
+		}
 	}
 	before := g.now
 	g.now += passed
@@ -28,6 +32,12 @@ func (g *GPU) advance(now time.Duration) {
 		if c.wants && c != g.holder {
 			c.usage.waited += passed
 		}
+		passed, before := passed, before
+		if c == g.holder && g.tail > before {
+			waited := min(g.tail-before, passed)
+			passed, before = passed-waited, before+waited
+			c.began = before
+		}
 		if g.charged(c) {
 			c.usage.add(before, passed)
 			g.charge(c, float64(passed))
@@ -38,7 +48,7 @@ func (g *GPU) advance(now time.Duration) {
 		if c.soon > 0 && g.now >= c.soon {
 			c.paused, c.soon = c.soon, 0
 		}
-		if c.paused > 0 && g.now-c.paused >= g.patience() {
+		if c.paused > 0 && g.now-c.paused >= g.patience() && !c.drains(g) {
 			c.paused = 0
 			g.forfeit(c)
 		}

@@ -78,10 +78,15 @@ func (g *GPU) begin() bool {
 		g.held, g.heldFor = 0, nil
 		return false
 	}
+	waited := g.heldFor != nil
 	if g.held, g.heldFor = g.hold(c); g.held > g.now {
 		return false
 	}
 	g.held, g.heldFor = 0, nil
+	c.ready = max(g.freed, c.waits)
+	if waited {
+		c.ready = g.now
+	}
 	g.grant(c)
 	return true
 }

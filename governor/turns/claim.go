@@ -25,8 +25,12 @@ type claim struct {
 	// began is when its last turn began, uncharged how much of that was not charged, and revoked when it was revoked. Until
 	// soon, the claim counts as one that wants the next.
 	began, uncharged, revoked, soon time.Duration
-	// waits is since when it has waited for a turn.
-	waits time.Duration
+	// waits is since when it has waited for a turn, ready since when the GPU could have been its own, foretold whether the end
+	// of the turn before was, and switched whether that was another claim's.
+	waits, ready       time.Duration
+	foretold, switched bool
+	// lead is how long before the end of another's turn its own has to begin, so that its programs are awake by then.
+	lead time.Duration
 	// deadline is when a tail has overrun its turn, too.
 	deadline time.Duration
 	// since is when it was first seen.
@@ -42,6 +46,7 @@ type process struct {
 	idle    uint64 // the last turn in which it was idle
 	ending  time.Duration
 	empty   time.Duration // for how long it had nothing outstanding in that turn
+	first   time.Duration // when it went on in that turn, if it had waited for it
 	stopped bool
 	// excused is whether a turn has ended without it because it was stopped.
 	excused bool
@@ -49,6 +54,9 @@ type process struct {
 
 // joined reports whether the claim has a process.
 func (c *claim) joined() bool { return len(c.processes) > 0 }
+
+// drains reports whether the claim's turn is over and has not been accounted for yet.
+func (c *claim) drains(g *GPU) bool { return c.tail || c.straggles || c == g.holder && g.draining }
 
 // drained reports whether nothing of the claim's last turn is outstanding.
 func (c *claim) drained() bool {
@@ -103,6 +111,30 @@ func (c *claim) pauses() time.Duration {
 		part *= min(float64(p.empty)/turn, 1)
 	}
 	return time.Duration(part * turn)
+}
+
+// ending returns when what is outstanding will have ended; 0 if a process has not said.
+func (c *claim) ending() (last time.Duration) {
+	for _, p := range c.processes {
+		switch {
+		case p.drained >= c.turn || p.excused:
+		case p.ending == 0:
+			return 0
+		default:
+			last = max(last, p.ending)
+		}
+	}
+	return last
+}
+
+// first returns when the first of the claim's processes went on in the last turn; 0 if that is unknown.
+func (c *claim) first() (first time.Duration) {
+	for _, p := range c.processes {
+		if p.first > 0 && (first == 0 || p.first < first) {
+			first = p.first
+		}
+	}
+	return first
 }
 
 // late returns the processes that have not drained.

@@ -121,12 +121,17 @@ func (g *GPU) refund(c *claim, lasted time.Duration) {
 	}
 }
 
-// refundPauses takes back what was charged to a claim for the moments of its turn in which the GPU had nothing to do, between a
-// kernel and the next: they are too short for anybody else. A turn is charged by half at least, so that a claim whose programs
-// pause most of the time does not have its share of the work at everybody's cost.
+// refundPauses takes back what was charged to a claim for the moments of its turn in which the GPU did nothing for it: the switch
+// from another claim, until its programs were awake, and between a kernel and the next. They are too short for anybody else. A
+// turn is charged by half at least, so that a claim whose programs pause most of the time does not have its share of the work at
+// everybody's cost.
 func (g *GPU) refundPauses(c *claim) {
 	charged := c.revoked - c.began - c.uncharged
-	g.refund(c, min(c.pauses()-c.uncharged, charged/2))
+	lost := max(c.pauses()-c.uncharged, 0) + max(c.first()-c.began, 0)
+	if c.switched {
+		lost += gpuSwitch
+	}
+	g.refund(c, min(lost, charged/2))
 }
 
 // Ending tells that what a process has outstanding will end after some time.
@@ -137,23 +142,28 @@ func (g *GPU) Ending(now time.Duration, id string, by Process, turn uint64, afte
 		return
 	}
 	p.ending = g.now + after
-	var last time.Duration
-	for _, p := range c.processes {
-		switch {
-		case p.drained >= c.turn || p.excused:
-		case p.ending == 0:
-			return
-		default:
-			last = max(last, p.ending)
-		}
+	last := c.ending()
+	if last == 0 {
+		return
 	}
-	g.ending = max(last-g.overhead, 1)
+	lead := time.Duration(0)
+	if next := g.rival(c); next != nil {
+		lead = next.lead
+	}
+	g.ending = max(last-lead, 1)
 	g.step()
 }
 
-// Drained tells that nothing of a turn is outstanding any more in a process, as it saw some time ago, and for how long nothing
-// was before the turn was revoked.
-func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, ago, empty time.Duration) {
+// Drain is what a process saw of a turn.
+type Drain struct {
+	// Ago is how long ago it saw that nothing was outstanding, and Empty for how long nothing was before the turn was revoked.
+	Ago, Empty time.Duration
+	// First is the caller's time at which the process went on in the turn, if it had waited for it; else 0.
+	First time.Duration
+}
+
+// Drained tells that nothing of a turn is outstanding any more in a process.
+func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, d Drain) {
 	g.advance(now)
 	c, p := g.find(id, by)
 	if p == nil || turn > c.turn {
@@ -161,9 +171,9 @@ func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, ago
 	}
 	p.drained = max(p.drained, turn)
 	if turn == c.turn {
-		p.empty = max(empty, 0)
+		p.empty, p.first = max(d.Empty, 0), min(d.First-g.skipped, g.now)
 		if c.drained() {
-			g.saw(c, min(max(ago, 0), g.now-c.revoked))
+			g.saw(c, min(max(d.Ago, 0), g.now-c.revoked))
 		}
 	}
 	g.settle(c)
@@ -173,9 +183,34 @@ func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, ago
 // saw notes that a claim was seen to have drained some time ago.
 func (g *GPU) saw(c *claim, ago time.Duration) {
 	g.refundPauses(c)
-	if g.draining && c == g.holder && ago < mostSwitch {
-		g.overhead += (ago - g.overhead) / 16
-		g.refund(c, ago)
+	if !c.tail && (!g.draining || c != g.holder) {
+		return
+	}
+	if ago >= mostSwitch {
+		ago = 0 // the governor was late, and not this claim
+	}
+	g.learnSwitch(c)
+	g.refund(c, ago)
+	if h := g.holder; c.tail && h != nil && g.tail > g.now-ago { // it has had the GPU since then
+		had := min(g.tail, g.now) - (g.now - ago)
+		h.began = g.now - ago
+		h.usage.add(h.began, had)
+		g.charge(h, float64(had))
+	}
+	g.freed, g.tail = g.now-ago, 0
+}
+
+// learnSwitch notes how long it took from the end of the turn before until a claim computed, and how much earlier its turn would
+// have had to begin.
+func (g *GPU) learnSwitch(c *claim) {
+	first := c.first()
+	if first <= 0 || !c.tail && g.tail > 0 {
+		return
+	}
+	gap := min(max(first-max(c.ready, g.freed), -mostSwitch), mostSwitch)
+	g.overhead += (max(gap, 0) - g.overhead) / 16
+	if c.foretold {
+		c.lead = min(max(c.lead+gap/8, 0), mostSwitch)
 	}
 }
 

@@ -55,9 +55,10 @@ func TestProperties(t *testing.T) {
 
 // checkCredits checks that a claim that is idle has not saved more than a turn.
 func (n *node) checkCredits() {
+	n.round = max(n.round, n.gpu.round())
 	for _, c := range n.gpu.list {
 		if !n.gpu.wanting(c) && c != n.gpu.holder && c.paused == 0 && c.joined() && !c.straggles && !c.tail && !c.throttled &&
-			c.credit > float64(n.gpu.round()) { // a turn at the time, before others joined
+			c.credit > float64(n.round) { // a turn at the time, before others joined
 			n.breaks("%s is idle and has saved %v", c.id, time.Duration(c.credit))
 		}
 	}
@@ -135,7 +136,7 @@ func (a *adversaries) lie(p *program) {
 	case 2:
 		n.gpu.Ending(n.now, p.claim, p.id, turn, some)
 	case 3:
-		n.gpu.Drained(n.now, p.claim, p.id, turn, some, some)
+		n.gpu.Drained(n.now, p.claim, p.id, turn, Drain{Ago: some, Empty: some, First: n.now + some})
 	}
 }
 

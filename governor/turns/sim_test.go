@@ -25,6 +25,7 @@ type node struct {
 	overran map[string]bool
 	ended   map[string]bool // claims that reported an end of their work
 	turns   int
+	round   time.Duration // the longest yet
 }
 
 // program is a process of a claim.
@@ -53,6 +54,7 @@ type program struct {
 	quiet   time.Duration // since when it has neither work nor a submission; 0 if it has
 	empty   time.Duration // for how long it had no work in its turn, until quiet
 	began   time.Duration // when its turn began
+	first   time.Duration // when it went on in its turn after it had waited; 0 if it had not
 }
 
 type event struct {
@@ -222,7 +224,7 @@ func (n *node) compute(d time.Duration) (ended int) {
 func (p *program) apply(a Action) {
 	was := p.state
 	if a.State != Closed && p.turn != a.Turn {
-		p.began, p.empty = p.node.now, 0
+		p.began, p.empty, p.first = p.node.now, 0, 0
 	}
 	p.state, p.turn, p.meter = a.State, a.Turn, a.Meter
 	switch {
@@ -233,10 +235,18 @@ func (p *program) apply(a Action) {
 		p.node.after(p.node.soon(), func() { p.drain(a.Turn) })
 	case a.State != Closed && p.waiting:
 		p.waiting = false
-		p.node.after(p.node.soon(), p.submit)
+		p.node.after(p.node.soon(), func() { p.wake(a.Turn) })
 	case a.State == Metered:
 		p.node.after(p.node.look(), func() { p.rest(a.Turn) })
 	}
+}
+
+// wake goes on after the program has waited for a turn.
+func (p *program) wake(turn uint64) {
+	if p.first == 0 && p.turn == turn && p.state == Metered {
+		p.first, p.quiet = p.node.now, p.node.now
+	}
+	p.submit()
 }
 
 // submit submits as much as the gate allows.
@@ -290,7 +300,7 @@ func (p *program) drain(turn uint64) {
 	}
 	p.revoked = len(p.work) > 0
 	if !p.revoked {
-		p.node.gpu.Drained(p.node.now, p.claim, p.id, turn, 0, p.empty)
+		p.node.gpu.Drained(p.node.now, p.claim, p.id, turn, Drain{Empty: p.empty, First: p.first})
 	} else {
 		var left time.Duration
 		for _, k := range p.work {

@@ -11,6 +11,7 @@ func (g *GPU) grant(c *claim) {
 	if g.isAtFloor(c) {
 		g.atLeast = g.now + floorTurn
 	}
+	c.foretold, c.switched = g.foretold, g.last != c
 	c.wants, c.straggles, c.paused, c.soon = false, false, 0, 0
 	c.usage.turns++
 	g.starts(c)
@@ -21,7 +22,7 @@ func (g *GPU) grant(c *claim) {
 func (g *GPU) starts(c *claim) {
 	g.granted, c.began, c.uncharged = g.now, g.now, 0
 	for _, p := range c.processes {
-		p.ending, p.empty = 0, 0
+		p.ending, p.empty, p.first = 0, 0, 0
 	}
 }
 
@@ -50,6 +51,7 @@ func (g *GPU) ended(h *claim) {
 	if h.state != Closed {
 		g.set(h, Closed)
 	}
+	g.last, g.foretold = h, g.ending > 0
 	g.holder, g.draining, g.end, g.resting, g.ending, g.atLeast = nil, false, 0, 0, 0, 0
 }
 

@@ -107,8 +107,14 @@ type GPU struct {
 	// atLeast is until when the holder keeps its turn although a higher class wants one: it is at its floor.
 	atLeast time.Duration
 
-	turn     uint64
-	overhead time.Duration // measured cost of a switch outside of the GPU
+	turn uint64
+	// last is the claim whose turn ended last, freed when it was seen to have ended, and foretold whether that was foretold.
+	last     *claim
+	freed    time.Duration
+	foretold bool
+	// tail is until when the turn before was foretold to last: that is not charged to the holder.
+	tail     time.Duration
+	overhead time.Duration // measured cost of a switch outside of the GPU: from the end of a turn until the next one computes
 }
 
 // New returns a GPU that no claim has joined.
@@ -207,7 +213,7 @@ func (g *GPU) change() bool {
 		g.ended(h)
 		return true
 	case g.draining && g.ending > 0 && g.now >= g.ending:
-		h.tail, h.deadline = true, g.deadline // it drains while the next begins
+		h.tail, h.deadline, g.tail = true, g.deadline, h.ending() // it drains while the next begins
 		g.ended(h)
 		return true
 	case g.draining:

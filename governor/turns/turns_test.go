@@ -162,7 +162,7 @@ func TestTick_DeadlinesPassAfterMessages(t *testing.T) {
 			g.Tick(now)
 		}
 		g.Want(now, "b")
-		g.Drained(now, "a", 1, g.claims["a"].turn, 90*ms, 0)
+		g.Drained(now, "a", 1, g.claims["a"].turn, Drain{Ago: 90 * ms})
 		g.Tick(now)
 		must.Eq(t, Metered, g.claims["b"].state)
 		must.Eq(t, late, g.claims["a"].usage.overruns == 1)

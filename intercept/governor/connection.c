@@ -265,33 +265,21 @@ void connections_read(const struct pollfd *polled, unsigned count, void (*receiv
     }
 }
 
-static bool send_one(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value, uint64_t more) {
-    struct governor_message message = {.version = GOVERNOR_VERSION,
-                                       .kind = (uint16_t)kind,
-                                       .gpu = (uint32_t)gpu,
-                                       .turn = turn,
-                                       .value = {value, more}};
+bool connection_send(struct governor_message message) {
     bool sent = false;
+    message.version = GOVERNOR_VERSION;
     lock_take(&connections.lock);
     for (unsigned i = 0; i < connections.count; i++)
-        if (connections.each[i].gpu == gpu && connections.each[i].stage == JOINED)
+        if ((uint32_t)connections.each[i].gpu == message.gpu && connections.each[i].stage == JOINED)
             sent = send_bytes(connections.each[i].socket, &message, sizeof message);
     lock_give(&connections.lock);
     return sent;
 }
 
-void connection_send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value, uint64_t more) {
-    send_one(kind, gpu, turn, value, more);
-}
-
-bool connection_want(int gpu, uint64_t turn) {
-    return send_one(GOVERNOR_WANT, gpu, turn, 0, 0);
-}
-
 void connections_bye(void) {
     for (unsigned i = 0; i < connections.count; i++)
         if (connections.each[i].stage == JOINED)
-            send_one(GOVERNOR_BYE, connections.each[i].gpu, 0, 0, 0);
+            connection_send((struct governor_message){.kind = GOVERNOR_BYE, .gpu = (uint32_t)connections.each[i].gpu});
 }
 
 void connections_forked(void) {

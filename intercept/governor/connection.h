@@ -2,7 +2,7 @@
  * The connections to the governor: one for each claim of the process, through the socket in the claim's directory. Those of
  * one process share its page, in which each claim's GPU has an index of its own.
  *
- * All functions but connection_want are the agent's thread's.
+ * All functions but connection_send are the agent's thread's.
  */
 #ifndef TRANCHE_GOVERNOR_CONNECTION_H
 #define TRANCHE_GOVERNOR_CONNECTION_H
@@ -34,11 +34,8 @@ uint64_t connections_next_try(void);
 unsigned connections_poll(struct pollfd polled[static CONNECTIONS_MAX + 1]);
 void connections_read(const struct pollfd *polled, unsigned count, void (*received)(const struct governor_message *));
 
-/* Sends a message about a GPU. It is lost if there is no connection. */
-void connection_send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value, uint64_t more);
-
-/* Sends a WANT. Any thread. False if it was not sent. */
-bool connection_want(int gpu, uint64_t turn);
+/* Sends a message about a GPU. Any thread. False if it was not sent. */
+bool connection_send(struct governor_message message);
 
 /* The end of the process, and a forked child. */
 void connections_bye(void);

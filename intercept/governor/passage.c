@@ -56,14 +56,23 @@ static bool pass_metered(struct passage *passage, int gpu, struct queue *queue, 
     return true;
 }
 
+/* A thread that waited goes on, if the gate is no longer closed. */
+static void note_woken(int gpu) {
+    uint64_t turn = atomic_load(&governor_page.page.gpus[gpu].turn);
+    if (passages_state(gpu) == GATE_METERED && atomic_exchange(&passages[gpu].woken, turn) != turn)
+        atomic_store(&passages[gpu].woken_ns, clock_now());
+}
+
 static bool pass_closed(int gpu, CUstream stream) {
     struct governor_gpu *page = &governor_page.page.gpus[gpu];
     uint64_t turn = atomic_load(&page->turn);
     if (queues_is_capturing(stream) || !governor_page_is_alive())
         return true;
-    if (atomic_exchange(&passages[gpu].wanted, turn + 1) != turn + 1 && !connection_want(gpu, turn))
+    if (atomic_exchange(&passages[gpu].wanted, turn + 1) != turn + 1 &&
+        !connection_send((struct governor_message){.kind = GOVERNOR_WANT, .gpu = (uint32_t)gpu, .turn = turn}))
         atomic_store(&passages[gpu].wanted, 0);
     governor_page_wait(&page->state, GATE_CLOSED, WAIT_NS);
+    note_woken(gpu);
     return false;
 }
 

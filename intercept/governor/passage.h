@@ -15,6 +15,8 @@ extern struct passages {
     _Alignas(
         64) _Atomic uint64_t count; /* metered launches: those in progress, and above the shift those that have begun */
     _Atomic uint64_t wanted;        /* 1 + the turn after which a WANT was sent; 0: none */
+    _Atomic uint64_t woken;         /* the last turn for which a thread had waited */
+    _Atomic uint64_t woken_ns;      /* when the first such thread went on */
     _Atomic bool joined;            /* a governor governs the GPU */
 } passages[GOVERNOR_GPUS_MAX];
 

@@ -25,9 +25,10 @@ enum governor_kind {
     GOVERNOR_WANT = 3,    /* library → governor: a thread waits at the closed gate of `gpu` */
     GOVERNOR_GRANT = 4,   /* governor → library: `turn` of `gpu` has begun, as the page says already */
     GOVERNOR_REVOKE = 5,  /* governor → library: `turn` of `gpu` ends, as the page says already */
-    GOVERNOR_ENDING = 6,  /* library → governor: what is outstanding will end within value[0] ns */
+    GOVERNOR_ENDING = 6,  /* library → governor: what is outstanding will end within value[0] ns; again if sooner */
     GOVERNOR_DRAINED = 7, /* library → governor: nothing of `turn` is outstanding, as seen at value[0] (CLOCK_MONOTONIC,
-                             ns); value[1]: for how many ns of the turn nothing was, estimated */
+                             ns); value[1]: for how many ns of the turn nothing was, estimated; value[2]: when the first
+                             thread that had waited for the turn went on (CLOCK_MONOTONIC, ns), 0 if none had */
     GOVERNOR_IDLE =
         8, /* library → governor: in `turn`, nothing is outstanding and nothing was submitted for value[0] ns */
     GOVERNOR_BYE = 9,     /* library → governor: the process ends */

@@ -33,8 +33,10 @@ struct slot {
     unsigned first, count;  /* of the marks that are not done */
     struct mark marks[MARKS];
     CUevent drain;
-    bool draining; /* until `drain` is done */
-    bool orphan;   /* the stream is destroyed: the slot is freed when its work is done */
+    bool draining;      /* until `drain` is done */
+    uint32_t unmarked;  /* launches between the last mark and `drain` */
+    uint64_t drains_ns; /* when `drain` was recorded */
+    bool orphan;        /* the stream is destroyed: the slot is freed when its work is done */
 };
 
 /* Keys of slots. A stream's key is its handle, that of a default stream is its context's, with its own number added. */
@@ -241,6 +243,7 @@ static void settle(struct slot *slot) {
         return;
     settle_marks(slot);
     slot->draining = slot->draining && is_pending(slot->drain);
+    slot->unmarked = slot->draining ? slot->unmarked : 0;
     if (slot->orphan && !slot->draining) {
         destroy_events(slot);
         set_key(slot, KEY_FORMER);
@@ -248,9 +251,9 @@ static void settle(struct slot *slot) {
     leave(&gate);
 }
 
-/* The estimated time until a queue's work is done. */
-static uint64_t remaining(const struct slot *slot) {
-    uint64_t launches = atomic_load_explicit(&slot->queue.launches, memory_order_relaxed);
+/* How long a queue's work takes, estimated. */
+static uint64_t work_of(const struct slot *slot) {
+    uint64_t launches = atomic_load_explicit(&slot->queue.launches, memory_order_relaxed) + slot->unmarked;
     for (unsigned i = 0; i < slot->count; i++)
         launches += slot->marks[(slot->first + i) % MARKS].launches;
     return launches * slot->launch_ns;
@@ -265,27 +268,42 @@ void queues_mark(struct queue *queue, CUstream stream) {
     unlock_relaxed(&mode);
 }
 
+/* A GPU's outstanding work. */
+struct outstanding {
+    uint64_t ns;       /* estimated */
+    uint64_t first_ns; /* of what is done first */
+    uint64_t begun_ns; /* when that began, at the latest */
+    unsigned marks;
+    bool draining;
+};
+
+/* Under the lock. */
+static struct outstanding settle_all(int gpu) {
+    struct outstanding work = {0};
+    EACH_SLOT(slot, gpu) {
+        settle(slot);
+        const struct mark *first = &slot->marks[slot->first];
+        work.begun_ns = later(work.begun_ns, slot->before);
+        work.draining = work.draining || slot->draining;
+        work.marks += slot->count;
+        if (slot->count == 0 && !slot->draining)
+            continue;
+        work.ns += work_of(slot);
+        work.first_ns = (slot->count > 0 ? first->launches : slot->unmarked) * slot->launch_ns;
+        work.begun_ns = later(work.begun_ns, slot->count > 0 ? first->recorded_ns : slot->drains_ns);
+    }
+    return work;
+}
+
 /* Of the only work that is outstanding, what has passed since it began at the latest is done, so that the next long kernel is
  * launched before this one ends. If it takes longer than estimated, it may take as long again. */
 uint64_t queues_settle(int gpu) {
     CUstreamCaptureMode mode;
-    uint64_t sum = 0, begun = 0, estimate = 0;
-    unsigned marks = 0;
     lock_relaxed(&mode);
-    EACH_SLOT(slot, gpu) {
-        settle(slot);
-        const struct mark *first = &slot->marks[slot->first];
-        begun = later(begun, slot->before);
-        if (slot->count == 0)
-            continue;
-        sum += remaining(slot);
-        begun = later(begun, first->recorded_ns);
-        estimate = first->launches * slot->launch_ns;
-        marks += slot->count;
-    }
+    struct outstanding work = settle_all(gpu);
     unlock_relaxed(&mode);
-    uint64_t passed = clock_now() - begun;
-    return marks == 1 && passed < estimate ? sum - passed : sum;
+    uint64_t passed = clock_now() - work.begun_ns;
+    return work.marks == 1 && passed < work.first_ns ? work.ns - passed : work.ns;
 }
 
 uint64_t queues_patience(int gpu) {
@@ -335,17 +353,16 @@ bool queues_empty(int gpu) {
 
 /* --- draining ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the estimated time until the queue's work is done. */
-static uint64_t drain(struct slot *slot) {
+static void drain(struct slot *slot) {
     struct gate *gate;
-    uint64_t ns = remaining(slot);
     atomic_store(&slot->queue.used, false);
     if (slot->orphan || !enter(slot, &gate))
-        return 0;
-    atomic_store(&slot->queue.launches, 0);
+        return;
+    uint32_t launches = atomic_exchange(&slot->queue.launches, 0);
     slot->draining = record(&slot->drain, slot->stream);
+    slot->drains_ns = clock_now();
+    slot->unmarked = slot->draining ? launches : 0;
     leave(&gate);
-    return ns;
 }
 
 struct serials {
@@ -377,31 +394,27 @@ static void add_default_queues(int gpu) {
     }
 }
 
-uint64_t queues_drain(int gpu, bool all) {
+void queues_drain(int gpu, bool all) {
     CUstreamCaptureMode mode;
-    uint64_t sum = 0;
     if (all)
         add_default_queues(gpu);
     lock_relaxed(&mode);
     EACH_SLOT(slot, gpu) {
         settle(slot);
         if (all || atomic_load(&slot->queue.used))
-            sum += drain(slot);
+            drain(slot);
     }
     unlock_relaxed(&mode);
-    return sum;
 }
 
-bool queues_drained(int gpu) {
+bool queues_drained(int gpu, uint64_t *left_ns) {
     CUstreamCaptureMode mode;
-    bool drained = true;
     lock_relaxed(&mode);
-    EACH_SLOT(slot, gpu) {
-        settle(slot);
-        drained = drained && !slot->draining;
-    }
+    struct outstanding work = settle_all(gpu);
     unlock_relaxed(&mode);
-    return drained;
+    uint64_t passed = clock_now() - work.begun_ns;
+    *left_ns = work.ns - (passed < work.first_ns ? passed : work.first_ns);
+    return !work.draining;
 }
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */

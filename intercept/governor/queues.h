@@ -61,10 +61,11 @@ bool queues_idle(int gpu);
  * drain, and what that has left. */
 bool queues_empty(int gpu);
 
-/* Records an event in each queue of the GPU that was given work since the last drain, or with `all` in every one. Returns
- * the estimated time until all is done, in ns. */
-uint64_t queues_drain(int gpu, bool all);
-bool queues_drained(int gpu); /* whether all of them are done */
+/* Records an event in each queue of the GPU that was given work since the last drain, or with `all` in every one. */
+void queues_drain(int gpu, bool all);
+
+/* Whether all of them are done. `left_ns` is the estimated time until then; 0 if it is unknown, or has passed. */
+bool queues_drained(int gpu, uint64_t *left_ns);
 
 /* In a forked child. */
 void queues_forked(void);

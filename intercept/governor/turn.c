@@ -30,6 +30,7 @@ static struct turn {
     uint64_t idle_ns; /* since when nothing is outstanding; 0: something is */
     bool idle_sent;
     uint64_t pause_ns;
+    uint64_t ending_ns; /* when what is outstanding will have ended, as the governor was told; 0: it was not */
 } turns[GOVERNOR_GPUS_MAX];
 
 static void enter(struct turn *turn, int phase, uint64_t number) {
@@ -68,19 +69,43 @@ void turn_received(const struct governor_message *message) {
         turn->seen = ended.seen;
 }
 
-/* The longer it has taken, the less it matters to see the end at once. */
-static uint64_t wait_on(const struct turn *turn, uint64_t now) {
-    return clamp_ns((now - turn->since_ns) / 16, PAUSE_LEAST_NS, PAUSE_MOST_NS);
+/* The longer it has taken, the less it matters to see the end at once. `left_ns` is an estimate; 0: there is none. */
+static uint64_t wait_on(const struct turn *turn, uint64_t now, uint64_t left_ns) {
+    uint64_t ns = (now - turn->since_ns) / 16;
+    return clamp_ns(left_ns > 0 && left_ns / 2 < ns ? left_ns / 2 : ns, PAUSE_LEAST_NS, PAUSE_MOST_NS);
+}
+
+static void send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value) {
+    connection_send(
+        (struct governor_message){.kind = (uint16_t)kind, .gpu = (uint32_t)gpu, .turn = turn, .value = {value}});
 }
 
 static uint64_t in_progress(int gpu) {
     return atomic_load(&passages[gpu].count) & ((UINT64_C(1) << PASSAGES_BEGUN_SHIFT) - 1);
 }
 
+/* Says when the work will have ended, and again if that is sooner than it seemed: a mark was found done. */
+static void foretell(struct turn *turn, int gpu, uint64_t left_ns) {
+    uint64_t ending = clock_now() + left_ns;
+    if (left_ns == 0 || (turn->ending_ns != 0 && ending + PAUSE_LEAST_NS > turn->ending_ns))
+        return;
+    turn->ending_ns = ending;
+    send(GOVERNOR_ENDING, gpu, turn->number, left_ns);
+}
+
 static uint64_t look_draining(struct turn *turn, int gpu, uint64_t now) {
-    if (!queues_drained(gpu))
-        return wait_on(turn, now);
-    connection_send(GOVERNOR_DRAINED, gpu, turn->number, clock_now(), turn->seen.ns);
+    uint64_t left;
+    bool woken = atomic_load(&passages[gpu].woken) == turn->number;
+    if (!queues_drained(gpu, &left)) {
+        foretell(turn, gpu, left);
+        return wait_on(turn, now, left);
+    }
+    connection_send((struct governor_message){
+        .kind = GOVERNOR_DRAINED,
+        .gpu = (uint32_t)gpu,
+        .turn = turn->number,
+        .value = {clock_now(), turn->seen.ns, woken ? atomic_load(&passages[gpu].woken_ns) : 0},
+    });
     enter(turn, AWAY, turn->number);
     return NEVER;
 }
@@ -90,12 +115,10 @@ static uint64_t look_stragglers(struct turn *turn, int gpu, uint64_t now) {
         see(turn, gpu, turn->since_ns);
     turn->seen.at_ns = 0;
     if (in_progress(gpu) != 0 || (turn->was_open && now - turn->since_ns < MOMENT_NS))
-        return wait_on(turn, now);
-    uint64_t outstanding = queues_drain(gpu, turn->was_open);
+        return wait_on(turn, now, 0);
+    queues_drain(gpu, turn->was_open);
     turn->was_open = false;
     turn->phase = DRAINING;
-    if (outstanding > 0 && !queues_drained(gpu))
-        connection_send(GOVERNOR_ENDING, gpu, turn->number, outstanding, 0);
     return look_draining(turn, gpu, now);
 }
 
@@ -128,7 +151,7 @@ static uint64_t look_in_turn(struct turn *turn, int gpu, uint64_t now) {
         switch_ns = SWITCH_NS;
     if (now - turn->idle_ns < switch_ns)
         return switch_ns - (now - turn->idle_ns);
-    connection_send(GOVERNOR_IDLE, gpu, turn->number, now - turn->idle_ns, 0);
+    send(GOVERNOR_IDLE, gpu, turn->number, now - turn->idle_ns);
     turn->idle_sent = true;
     turn->pause_ns = switch_ns;
     return switch_ns;
