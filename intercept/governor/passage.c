@@ -59,8 +59,10 @@ static bool pass_metered(struct passage *passage, int gpu, struct queue *queue, 
 /* A thread that waited goes on, if the gate is no longer closed. */
 static void note_woken(int gpu) {
     uint64_t turn = atomic_load(&governor_page.page.gpus[gpu].turn);
-    if (passages_state(gpu) == GATE_METERED && atomic_exchange(&passages[gpu].woken, turn) != turn)
-        atomic_store(&passages[gpu].woken_ns, clock_now());
+    if (passages_state(gpu) != GATE_METERED || atomic_load(&passages[gpu].woken) == turn)
+        return;
+    atomic_store(&passages[gpu].woken_ns, clock_now());
+    atomic_store(&passages[gpu].woken, turn);
 }
 
 static bool pass_closed(int gpu, CUstream stream) {

@@ -14,6 +14,8 @@
 #define MARKS_PER_METER 4
 #define EVERY_MOST 256
 #define PATIENCE 5
+/* What a launch takes of which nothing is known: as much as may be outstanding, so that no second one is added to a long one. */
+#define UNKNOWN_NS (2 * NS_PER_MS)
 
 /* An event behind some launches. Their work began after `begun_ns` and was not done at `pending_ns`. */
 struct mark {
@@ -28,6 +30,7 @@ struct slot {
     CUcontext context;
     CUstream stream;        /* as the agent's thread names it */
     uint64_t launch_ns;     /* what a launch takes, estimated */
+    bool known;             /* it took no longer than twice that the last time, so the estimate is good */
     uint64_t last_ns;       /* when the last mark was recorded */
     uint64_t after, before; /* the last mark that is done was so between these */
     unsigned first, count;  /* of the marks that are not done */
@@ -107,6 +110,15 @@ static struct slot *room_for(uintptr_t key) {
     return NULL;
 }
 
+/* Under the lock. What a launch in a new queue is likely to take: as long as those of the others that are known. */
+static uint64_t likely_ns(int gpu) {
+    uint64_t longest = 0;
+    EACH_SLOT(slot, gpu)
+    if (slot->known && slot->launch_ns > longest)
+        longest = slot->launch_ns;
+    return longest > 0 ? longest : UNKNOWN_NS;
+}
+
 /* Under the lock. NULL if there is no room. */
 static struct slot *add(uintptr_t key, CUcontext context, CUstream stream, int gpu) {
     struct slot *known = find(key), *slot = known != NULL ? NULL : room_for(key);
@@ -117,7 +129,7 @@ static struct slot *add(uintptr_t key, CUcontext context, CUstream stream, int g
     slot->stream = stream;
     slot->queue.gpu = gpu;
     slot->queue.every = 1;
-    slot->launch_ns = NS_PER_MS;
+    slot->launch_ns = likely_ns(gpu);
     slot->last_ns = clock_now();
     set_key(slot, key);
     return slot;
@@ -208,6 +220,7 @@ static void learn(struct slot *slot, const struct mark *mark, uint64_t now) {
     uint64_t least = mark->pending_ns > begun ? (mark->pending_ns - begun) / mark->launches : 0;
     uint64_t meter = atomic_load_explicit(&governor_page.page.gpus[slot->queue.gpu].meter_ns, memory_order_relaxed);
     slot->launch_ns = clamp_ns(slot->launch_ns, least, later(most, 1));
+    slot->known = most <= 2 * slot->launch_ns;
     slot->after = later(slot->after, mark->pending_ns);
     slot->before = now;
     uint64_t every = meter / MARKS_PER_METER / later(slot->launch_ns, 1);
@@ -274,7 +287,7 @@ struct outstanding {
     uint64_t first_ns; /* of what is done first */
     uint64_t begun_ns; /* when that began, at the latest */
     unsigned marks;
-    bool draining;
+    bool draining, unknown;
 };
 
 /* Under the lock. */
@@ -288,6 +301,7 @@ static struct outstanding settle_all(int gpu) {
         work.marks += slot->count;
         if (slot->count == 0 && !slot->draining)
             continue;
+        work.unknown = work.unknown || !slot->known;
         work.ns += work_of(slot);
         work.first_ns = (slot->count > 0 ? first->launches : slot->unmarked) * slot->launch_ns;
         work.begun_ns = later(work.begun_ns, slot->count > 0 ? first->recorded_ns : slot->drains_ns);
@@ -303,7 +317,7 @@ uint64_t queues_settle(int gpu) {
     struct outstanding work = settle_all(gpu);
     unlock_relaxed(&mode);
     uint64_t passed = clock_now() - work.begun_ns;
-    return work.marks == 1 && passed < work.first_ns ? work.ns - passed : work.ns;
+    return !work.unknown && work.marks == 1 && passed < work.first_ns ? work.ns - passed : work.ns;
 }
 
 uint64_t queues_patience(int gpu) {
@@ -413,7 +427,7 @@ bool queues_drained(int gpu, uint64_t *left_ns) {
     struct outstanding work = settle_all(gpu);
     unlock_relaxed(&mode);
     uint64_t passed = clock_now() - work.begun_ns;
-    *left_ns = work.ns - (passed < work.first_ns ? passed : work.first_ns);
+    *left_ns = work.unknown ? 0 : work.ns - (passed < work.first_ns ? passed : work.first_ns);
     return !work.draining;
 }
 

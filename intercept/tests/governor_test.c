@@ -3,6 +3,7 @@
 #include "../driver/real.h"
 #include "../governor/clock.h"
 #include "../governor/passage.h"
+#include "../governor/queues.h"
 #include "check.h"
 #include "fixture.h"
 #include "governor_double.h"
@@ -212,7 +213,7 @@ static void test_all_work_is_gated(void) {
         pthread_join(thread, NULL);
         CHECK(launches() == form + 2, "form %d: %u launches", (int)form, launches());
         double_revoke(0, form + 2);
-        double_await(GOVERNOR_DRAINED);
+        CHECK(double_await(GOVERNOR_DRAINED).value[2] != 0, "form %d had waited", (int)form);
     }
 }
 
@@ -417,6 +418,12 @@ static void test_drains_destroyed_streams(void) {
     CHECK(driver_counts.events <= 9, "%u events live on", driver_counts.events);
 }
 
+/* The agent has begun to wait for the end of what was launched in a stream. */
+static void await_drain(CUstream stream) {
+    while (atomic_load(&queues_find(stream)->used))
+        clock_sleep(MS / 10);
+}
+
 static void test_contexts_end_with_work_outstanding(void) {
     CUcontext primary;
     start(GATE_METERED);
@@ -426,7 +433,7 @@ static void test_contexts_end_with_work_outstanding(void) {
     set_current(primary);
     cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
     double_revoke(0, 1);
-    double_await(GOVERNOR_ENDING);
+    await_drain(NULL);
     CHECK(double_count(GOVERNOR_DRAINED) == 0, "it is not drained");
     cuDevicePrimaryCtxReset_v2(0);
     double_await(GOVERNOR_DRAINED);
@@ -435,16 +442,34 @@ static void test_contexts_end_with_work_outstanding(void) {
 /* The governor goes on after its deadline. */
 static void test_a_turn_that_is_not_drained(void) {
     start(GATE_METERED);
-    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL);
+    CUstream stream = make_stream();
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
     double_revoke(0, 1);
-    double_await(GOVERNOR_ENDING);
+    await_drain(stream);
     double_grant(0, 2);
     launch(NULL, 1000);
     double_revoke(0, 2);
-    double_await(GOVERNOR_ENDING);
+    await_drain(NULL);
     driver_release();
     CHECK(double_await(GOVERNOR_DRAINED).turn == 2, "the second turn");
     CHECK(double_count(GOVERNOR_DRAINED) == 0, "and not the first");
+    CHECK(double_count(GOVERNOR_ENDING) == 0, "nothing is known of such kernels");
+}
+
+/* A thread that has no processor for long knows less of its kernels: then there are more turns. */
+static void test_says_when_a_turn_will_have_ended(void) {
+    enum { KERNELS = 8, TURNS = 1000 };
+    unsigned turn = 1;
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    for (; double_count(GOVERNOR_ENDING) == 0 && turn < TURNS; turn++) {
+        for (int i = 0; i < KERNELS; i++)
+            launch(stream, 5 * MS);
+        double_revoke(0, turn);
+        double_await(GOVERNOR_DRAINED);
+        double_grant(0, turn + 1);
+    }
+    CHECK(turn < TURNS && double_await(GOVERNOR_ENDING).value[0] <= 15 * MS, "turn %u", turn);
 }
 
 static void test_says_when_it_is_idle(void) {
@@ -474,9 +499,10 @@ static void test_says_how_long_nothing_was_outstanding(void) {
     uint64_t empty = double_await(GOVERNOR_DRAINED).value[1], most = clock_now() - begin;
     CHECK(empty > 0 && empty <= most, "%d of %d us", (int)(empty / 1000), (int)(most / 1000));
     double_grant(0, 3);
-    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL);
+    CUstream stream = make_stream();
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
     double_revoke(0, 3);
-    double_await(GOVERNOR_ENDING);
+    await_drain(stream);
     double_grant(0, 4);
     clock_sleep(5 * MS);
     double_revoke(0, 4);
@@ -608,10 +634,13 @@ static void test_turns_of_busy_threads(void) {
         pthread_create(&threads[i], NULL, run_busy, NULL);
     for (unsigned turn = 2; turn < 12; turn++) {
         double_await(GOVERNOR_WANT);
+        uint64_t granted = clock_now();
         double_grant(0, turn);
         clock_sleep(2 * MS);
         double_revoke(0, turn);
         struct governor_message drained = double_await(GOVERNOR_DRAINED);
+        CHECK(drained.value[2] == 0 || (drained.value[2] >= granted && drained.value[2] <= drained.value[0]),
+              "it went on %d us after the turn began", (int)((int64_t)(drained.value[2] - granted) / 1000));
         unsigned before = launches();
         CHECK(drained.turn == turn, "turn %d", (int)drained.turn);
         CHECK(driver_end() <= drained.value[0], "work is outstanding");
@@ -654,6 +683,7 @@ int main(int argc, char **argv) {
     RUN(test_drains_destroyed_streams);
     RUN(test_contexts_end_with_work_outstanding);
     RUN(test_a_turn_that_is_not_drained);
+    RUN(test_says_when_a_turn_will_have_ended);
     RUN(test_says_when_it_is_idle);
     RUN(test_says_how_long_nothing_was_outstanding);
     RUN(test_fork);
