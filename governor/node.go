@@ -133,6 +133,7 @@ func (n *node) tick(now time.Duration) time.Duration {
 	for uuid, g := range n.gpus {
 		if at, ok := g.Next(); ok && at <= now {
 			g.Tick(now)
+			n.checkLate(now, g)
 			n.apply(uuid)
 		}
 	}

@@ -7,20 +7,24 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/tranche-gpu/tranche/governor/turns"
 )
 
-// checkStopped finds out which processes are stopped, by a signal or in a frozen cgroup: of those that a turn waits for, and of
-// those that were stopped before.
-func (n *node) checkStopped(now time.Duration) {
-	for uuid, g := range n.gpus {
-		for _, process := range g.Late(now) {
-			c := n.processes[process]
-			if c == nil {
-				continue
-			}
+// checkLate finds out which of the processes that a turn waits for are stopped, by a signal or in a frozen cgroup.
+func (n *node) checkLate(now time.Duration, g *turns.GPU) {
+	for _, process := range g.Late(now) {
+		if c := n.processes[process]; c != nil {
 			g.Stopped(now, c.of.ID, process, isStopped(c.pid))
 			c.peer.stopped = true // to be looked at again, whatever it was
 		}
+	}
+}
+
+// checkStopped finds out which processes are stopped: of those that a turn waits for, and of those that were stopped before.
+func (n *node) checkStopped(now time.Duration) {
+	for uuid, g := range n.gpus {
+		n.checkLate(now, g)
 		n.apply(uuid)
 	}
 	for _, p := range n.peers {

@@ -257,12 +257,12 @@ func (g *GPU) find(id string, by Process) (*claim, *process) {
 	return c, c.processes[by]
 }
 
-// Late returns the processes for which the end of a turn has waited for some time.
+// Late returns the processes for which the end of a turn has waited for some time. The caller finds out whether they are stopped.
 func (g *GPU) Late(now time.Duration) []Process {
 	g.advance(now)
 	var late []Process
 	for _, c := range g.list {
-		if (c == g.holder && g.draining || c.straggles || c.tail) && g.now-c.revoked > lateAfter {
+		if (c == g.holder && g.draining || c.straggles || c.tail) && g.now-c.revoked >= lateAfter {
 			late = append(late, c.late()...)
 		}
 	}

@@ -40,6 +40,15 @@ func (g *GPU) revoke(c *claim) {
 	g.set(c, Closed)
 }
 
+// due returns when the next turn begins although the holder has not drained. One that is stopped submits nothing any more, so that
+// what is outstanding takes no longer than usual.
+func (g *GPU) due() time.Duration {
+	if h := g.holder; h.stopped() {
+		return min(g.deadline, h.revoked+max(lateAfter, drainFactor*h.usual))
+	}
+	return g.deadline
+}
+
 // ended frees the GPU after the holder has drained, or although it has not.
 func (g *GPU) ended(h *claim) {
 	if g.draining && h.paused == 0 && !h.wants {

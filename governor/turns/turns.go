@@ -141,8 +141,11 @@ func (g *GPU) Next() (at time.Duration, ok bool) {
 	case g.holder == nil:
 		consider(g.held)
 	case g.draining:
-		consider(g.deadline)
+		consider(g.due())
 		consider(g.ending)
+		if late := g.holder.revoked + lateAfter; late > g.now {
+			consider(late) // whether it is stopped
+		}
 	default:
 		consider(g.end)
 		if g.resting > 0 {
@@ -182,7 +185,7 @@ func (g *GPU) Tick(now time.Duration) {
 			g.excuse(c)
 		}
 	}
-	if g.draining && g.now >= g.deadline {
+	if g.draining && g.now >= g.due() {
 		g.overrun(g.holder)
 	}
 	g.step()

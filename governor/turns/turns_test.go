@@ -363,12 +363,17 @@ func TestStopped_OwesNothing(t *testing.T) {
 	}
 	a.lies, a.off = true, true // it is stopped, and says nothing any more
 	for a.state != Closed {
-		n.run(ms, 0)
+		n.run(100*us, 0)
 	}
-	n.run(30*ms, 0)
+	at, _ := n.gpu.Next()
+	for len(n.gpu.Late(n.now)) == 0 {
+		n.run(100*us, 0)
+	}
+	must.GreaterEq(t, at, n.now) // it was due to be looked at
 	n.gpu.Stopped(n.now, "a", a.id, true)
 	n.apply()
-	n.run(60*ms, 0)
+	n.run(ms, 0)
+	must.Eq(t, Metered, b.state) // long before the deadline
 	had := busyFor(n, 10*time.Second, a, b)
 	must.Greater(t, 0.97, had[1], must.Sprint(had))
 	must.Less(t, 10*ms, time.Duration(max(-n.gpu.Debts(n.now)["a"], 0)))
