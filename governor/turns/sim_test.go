@@ -38,6 +38,12 @@ type program struct {
 	sync          bool
 	// lies is whether it never reports the end of its work, and sends messages at random.
 	lies bool
+	// may is whether it may submit now, submitted what follows, and spins whether its kernel waits for one on another GPU; nil if
+	// it has to do with one GPU only.
+	may       func() bool
+	submitted func()
+	ended     func()
+	spins     func() bool
 	// excused is whether turns may end while it has work: it was said to be stopped.
 	excused bool
 
@@ -47,6 +53,7 @@ type program struct {
 	meter   time.Duration
 	work    []time.Duration // outstanding
 	busy    time.Duration
+	spun    time.Duration // had while its kernel waited
 	waiting bool
 	pausing bool
 	off     bool // wants nothing
@@ -205,12 +212,18 @@ func (n *node) compute(d time.Duration) (ended int) {
 	}
 	parts := time.Duration(max(len(busy), 1))
 	for _, p := range busy {
-		d = min(d, p.work[0]*parts)
+		if p.spins == nil || !p.spins() {
+			d = min(d, p.work[0]*parts)
+		}
 	}
 	n.now += d
 	for _, p := range busy {
-		p.work[0] -= d / parts
 		p.busy += d / parts
+		if p.spins != nil && p.spins() {
+			p.spun += d / parts
+			continue
+		}
+		p.work[0] -= d / parts
 		if p.work[0] <= 0 {
 			p.work = p.work[1:]
 			ended++
@@ -251,7 +264,7 @@ func (p *program) wake(turn uint64) {
 
 // submit submits as much as the gate allows.
 func (p *program) submit() {
-	for !p.dead && !p.off && !p.pausing && (!p.sync || len(p.work) == 0) {
+	for !p.dead && !p.off && !p.pausing && (!p.sync || len(p.work) == 0) && (p.may == nil || p.may()) {
 		if p.state == Closed {
 			if !p.waiting {
 				p.waiting = true
@@ -272,11 +285,17 @@ func (p *program) submit() {
 			p.empty += p.node.now - max(p.quiet, p.began)
 		}
 		p.work, p.quiet = append(p.work, p.kernel), 0
+		if p.submitted != nil {
+			p.submitted()
+		}
 	}
 }
 
 // finished goes on after a kernel.
 func (p *program) finished() {
+	if p.ended != nil {
+		p.ended()
+	}
 	if len(p.work) == 0 {
 		p.quiet = p.node.now
 		turn := p.turn
@@ -298,9 +317,13 @@ func (p *program) drain(turn uint64) {
 	if p.dead || p.lies || turn != p.turn || p.state != Closed {
 		return
 	}
+	ago := time.Duration(0)
+	if p.revoked {
+		ago = p.node.now - p.quiet
+	}
 	p.revoked = len(p.work) > 0
 	if !p.revoked {
-		p.node.gpu.Drained(p.node.now, p.claim, p.id, turn, Drain{Empty: p.empty, First: p.first})
+		p.node.gpu.Drained(p.node.now, p.claim, p.id, turn, Drain{Ago: ago, Empty: p.empty, First: p.first})
 	} else {
 		var left time.Duration
 		for _, k := range p.work {

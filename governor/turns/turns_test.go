@@ -386,3 +386,56 @@ func TestStopped_OwesNothing(t *testing.T) {
 	had = busyFor(n, 10*time.Second, a, b)
 	must.Greater(t, 0.47, had[0], must.Sprint(had))
 }
+
+// The next turn begins so early that its programs are awake when the one before ends; switches and the time until then are charged
+// to nobody, so that a claim with a small share and so with short turns has all of it.
+func TestSwitch(t *testing.T) {
+	n := newNode(21)
+	n.latency = 300 * us
+	a, b := n.add(program{claim: "a", kernel: ms}, part(100)), n.add(program{claim: "b", kernel: ms}, part(900))
+	n.run(2*time.Second, 0)
+	turns := n.turns
+	had := busyFor(n, 10*time.Second, a, b)
+	must.SliceEmpty(t, n.broken)
+	lost := 10 * time.Second * time.Duration(1e6*(1-had[0]-had[1])) / 1e6 / time.Duration(n.turns-turns)
+	must.Less(t, 100*us, lost, must.Sprint(lost))
+	must.Less(t, 0.002, math.Abs(had[0]/(had[0]+had[1])-0.1), must.Sprint(had))
+	must.Less(t, 200*us, n.gpu.Switch())
+}
+
+// A turn is charged from when its programs went on, without the switch, and not before the end of the turn before, although it
+// begins earlier.
+func TestCharge_BeginsWithTheWork(t *testing.T) {
+	g, now := New(), time.Second
+	g.Join(now, "a", part(500), 1)
+	g.Join(now, "b", part(500), 2)
+	endOf := func(id, next string) {
+		g.Want(now, next)
+		for g.claims[id].state != Closed {
+			now, _ = g.Next()
+			g.Tick(now)
+		}
+	}
+	had := func(id string) time.Duration {
+		status, _ := g.Status(now, id)
+		return status.Had
+	}
+
+	endOf("a", "b")
+	g.Drained(now, "a", 1, g.claims["a"].turn, Drain{})
+	must.Eq(t, Metered, g.claims["b"].state)
+	began := now
+	endOf("b", "a")
+	g.claims["a"].lead = ms
+	g.Ending(now, "b", 2, g.claims["b"].turn, 2*ms)
+	before := had("a")
+	now += ms
+	g.Tick(now)
+	must.Eq(t, Metered, g.claims["a"].state)
+	now += 600 * us
+	g.Drained(now, "b", 2, g.claims["b"].turn, Drain{Ago: 100 * us, First: began + 2*ms})
+	must.Eq(t, now-100*us-began-2*ms-gpuSwitch, had("b"))
+	must.Eq(t, 100*us, had("a")-before)
+	now += ms
+	must.Eq(t, 1100*us, had("a")-before)
+}
