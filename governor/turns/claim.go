@@ -29,6 +29,8 @@ type claim struct {
 	// of the turn before was, and switched whether that was another claim's.
 	waits, ready       time.Duration
 	foretold, switched bool
+	// ends is when its turn was foretold to have ended, and bias how much later such ends usually are.
+	ends, bias time.Duration
 	// lead is how long before the end of another's turn its own has to begin, so that its programs are awake by then.
 	lead time.Duration
 	// deadline is when a tail has overrun its turn, too.

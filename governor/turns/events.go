@@ -150,7 +150,8 @@ func (g *GPU) Ending(now time.Duration, id string, by Process, turn uint64, afte
 	if next := g.rival(c); next != nil {
 		lead = next.lead
 	}
-	g.ending = max(last-lead, 1)
+	c.ends = last
+	g.ending = max(last+c.bias-lead, 1)
 	g.step()
 }
 
@@ -190,6 +191,9 @@ func (g *GPU) saw(c *claim, ago time.Duration) {
 		ago = 0 // the governor was late, and not this claim
 	}
 	g.learnSwitch(c)
+	if c.ends > 0 {
+		c.bias += bounded(g.now-ago-c.ends-c.bias) / 8
+	}
 	g.refund(c, ago)
 	if h := g.holder; c.tail && h != nil && g.tail > g.now-ago { // it has had the GPU since then
 		had := min(g.tail, g.now) - (g.now - ago)
@@ -207,12 +211,15 @@ func (g *GPU) learnSwitch(c *claim) {
 	if first <= 0 || !c.tail && g.tail > 0 {
 		return
 	}
-	gap := min(max(first-max(c.ready, g.freed), -mostSwitch), mostSwitch)
+	gap := bounded(first - max(c.ready, g.freed))
 	g.overhead += (max(gap, 0) - g.overhead) / 16
 	if c.foretold {
-		c.lead = min(max(c.lead+gap/8, 0), mostSwitch)
+		c.lead = max(bounded(c.lead+gap/8), 0)
 	}
 }
+
+// bounded returns a time that was measured around a switch, and is not believed to be longer.
+func bounded(d time.Duration) time.Duration { return min(max(d, -mostSwitch), mostSwitch) }
 
 // settle notes that a claim whose turn is over has drained.
 func (g *GPU) settle(c *claim) {

@@ -67,7 +67,7 @@ func TestGPUs(t *testing.T) {
 	}{
 		{"launched in step", false, false, 0.15},
 		{"kernels that meet", true, false, 0.15},
-		{"kernels that meet, launched in opposite orders", true, true, 0.1},
+		{"kernels that meet, launched in opposite orders", true, true, 0.05},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := gpus{newNode(30), newNode(31)}

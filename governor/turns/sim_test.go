@@ -44,6 +44,8 @@ type program struct {
 	submitted func()
 	ended     func()
 	spins     func() bool
+	// wrong is how much too early it foretells the end of its work.
+	wrong time.Duration
 	// excused is whether turns may end while it has work: it was said to be stopped.
 	excused bool
 
@@ -330,7 +332,7 @@ func (p *program) drain(turn uint64) {
 			left += k
 		}
 		p.node.ended[p.claim] = true
-		p.node.gpu.Ending(p.node.now, p.claim, p.id, turn, left)
+		p.node.gpu.Ending(p.node.now, p.claim, p.id, turn, left-p.wrong)
 	}
 	p.node.apply()
 }

@@ -20,7 +20,7 @@ func (g *GPU) grant(c *claim) {
 
 // starts begins the account of a claim's turn.
 func (g *GPU) starts(c *claim) {
-	g.granted, c.began, c.uncharged = g.now, g.now, 0
+	g.granted, c.began, c.uncharged, c.ends = g.now, g.now, 0, 0
 	for _, p := range c.processes {
 		p.ending, p.empty, p.first = 0, 0, 0
 	}

@@ -216,7 +216,7 @@ func (g *GPU) change() bool {
 		g.ended(h)
 		return true
 	case g.draining && g.ending > 0 && g.now >= g.ending:
-		h.tail, h.deadline, g.tail = true, g.deadline, h.ending() // it drains while the next begins
+		h.tail, h.deadline, g.tail = true, g.deadline, h.ends+h.bias // it drains while the next begins
 		g.ended(h)
 		return true
 	case g.draining:

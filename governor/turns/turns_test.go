@@ -403,6 +403,20 @@ func TestSwitch(t *testing.T) {
 	must.Less(t, 200*us, n.gpu.Switch())
 }
 
+// Who foretells ends too early or too late gets the next turn begun no earlier and no later than others for long.
+func TestEnding_Wrong(t *testing.T) {
+	for _, wrong := range []time.Duration{600 * us, -600 * us} {
+		n := newNode(22)
+		a, b := n.add(program{claim: "a", kernel: ms, wrong: wrong}, part(500)), n.add(program{claim: "b", kernel: ms}, part(500))
+		n.run(2*time.Second, 0)
+		had := busyFor(n, 5*time.Second, a, b)
+		must.SliceEmpty(t, n.broken)
+		must.Less(t, 100*us, (n.gpu.claims["a"].bias - wrong).Abs())
+		must.Less(t, 100*us, n.gpu.claims["b"].bias.Abs())
+		must.Greater(t, 0.99, had[0]+had[1], must.Sprint(had))
+	}
+}
+
 // A turn is charged from when its programs went on, without the switch, and not before the end of the turn before, although it
 // begins earlier.
 func TestCharge_BeginsWithTheWork(t *testing.T) {
