@@ -99,6 +99,7 @@ func checkReport(t *testing.T, report string, torch bool) {
 		"## Compute shares\n\nSIMULATED: Compute shares on NVIDIA H200", "## The driver's functions", "## What the driver does by itself"} {
 		must.StrContains(t, report, section)
 	}
+	must.StrContains(t, report, "server and first client take 600 MiB of the whole GPU; NVML shows the client with 300 MiB")
 	all := verdicts(report)
 	must.Greater(t, 50, len(all))
 	for name, verdict := range all {

@@ -151,7 +151,7 @@ func (p *child) next(ctx context.Context, patience time.Duration) (event, error)
 	case <-timer.C:
 		return event{}, fmt.Errorf("%s said nothing for %v%s", filepath.Base(p.cmd.Path), patience, p.errs.said())
 	case <-ctx.Done():
-		return event{}, errors.New("the time was up, or somebody stopped the run")
+		return event{}, &impossibleError{"the time was up, or somebody stopped the run"}
 	}
 }
 

@@ -113,6 +113,7 @@ func (c *checker) all(ctx context.Context) {
 		{"compute shares", c.checkTurns},
 		{"cudart", c.checkCudart},
 		{"PyTorch", c.checkTorch},
+		{"MPS", c.checkMPS},
 		{"overhead", c.measureOverhead},
 		{"the driver's functions", c.listSymbols},
 		{"facts", c.collectFacts},
