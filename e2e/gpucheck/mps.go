@@ -80,7 +80,7 @@ func (c *checker) startMPS(ctx context.Context) (*mps, error) {
 	}
 	m.cmd = exec.Command(program, "-f")
 	m.cmd.Env = m.under(c.bareEnv())
-	m.cmd.Stderr = &m.errs
+	m.cmd.Stdout, m.cmd.Stderr = &m.errs, &m.errs
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := m.cmd.Start(); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (c *checker) enterMPS(ctx context.Context, m *mps) (before uint64, keeper *
 	}
 	if _, err = keeper.next(ctx, startPatience); err != nil {
 		keeper.kill()
-		return 0, nil, "", err
+		return 0, nil, "", &impossibleError{"without Tranche, too, a client gets no context: " + err.Error() + m.errs.said()}
 	}
 	servers, err := m.command(ctx, c, "get_server_list")
 	if err == nil && servers == "" {

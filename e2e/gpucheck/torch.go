@@ -56,6 +56,72 @@ func (c *checker) checkTorch(ctx context.Context) {
 			c.broken(allocator.title, err)
 		}
 	}
+	c.checkLibraries(ctx)
+}
+
+// checkLibraries checks that the libraries work under a limit that PyTorch brings, and what each takes when it is first used.
+func (c *checker) checkLibraries(ctx context.Context) {
+	const title = "cuBLAS, cuFFT, cuDNN and NCCL, as PyTorch uses them"
+	if c.python == "" {
+		c.note(title, notPossible, "PyTorch: "+c.machine.torch)
+		return
+	}
+	l, err := c.newClaim(c.machine.limitBytes)
+	if err != nil {
+		c.broken(title, err)
+		return
+	}
+	m, err := c.newMeter(l)
+	if err != nil {
+		c.broken(title, err)
+		return
+	}
+	p, err := c.start(l.env, c.python, c.script("torch_libraries.py"))
+	if err != nil {
+		c.broken(title, err)
+		return
+	}
+	defer p.kill()
+	_, err = p.expect(ctx, torchPatience, "begun")
+	for _, name := range []string{"cuBLAS", "cuFFT", "cuDNN", "NCCL"} {
+		if err == nil {
+			err = c.checkLibrary(ctx, p, m, name)
+		}
+		var missing *impossibleError
+		if err != nil {
+			c.broken(name+", as PyTorch uses it", err)
+		}
+		if errors.As(err, &missing) {
+			err = nil
+		}
+	}
+}
+
+// checkLibrary has the program use the library that is next. The program has begun, or has used the one before.
+func (c *checker) checkLibrary(ctx context.Context, p *child, m *meter, name string) error {
+	before, err := m.read(p.pid())
+	if err != nil {
+		return err
+	}
+	p.tell("go")
+	e, err := p.expect(ctx, torchPatience, name)
+	if err != nil {
+		return err
+	}
+	after, err := m.read(p.pid())
+	if err != nil {
+		return err
+	}
+	var failures []string
+	if e.Message != "" {
+		failures = append(failures, shorten(e.Message, 300))
+	}
+	if limit := m.claim.limitBytes; after.physical() > limit {
+		failures = append(failures, fmt.Sprintf("over the limit of %s", size(limit)))
+	}
+	c.conclude(name+", as PyTorch uses it", failures, fmt.Sprintf("its first use: counted %s, physically %s; then %s",
+		signed(delta(after.counted, before.counted)), signed(delta(after.physical(), before.physical())), after))
+	return nil
 }
 
 func (c *checker) checkAllocator(ctx context.Context, title, configuration string) error {

@@ -5,9 +5,11 @@ PyTorch: what they find here says nothing about PyTorch.
 """
 
 import ctypes
+import math
 import os
+import types
 
-from . import cuda, nn, optim  # noqa: F401
+from . import cuda, distributed, nn, optim  # noqa: F401
 from .driver import OutOfMemoryError, Memory, driver, check
 
 __version__ = "0.0.0+stand-in"
@@ -37,6 +39,12 @@ class Tensor:
         check(driver.cuMemcpyDtoH_v2(ctypes.byref(number), at, ctypes.c_size_t(4)))
         return number.value
 
+    def abs(self):
+        return self
+
+    def max(self):
+        return self[0]
+
     def add_(self, number):
         self.fill(self[0] + number)
         return self
@@ -54,9 +62,22 @@ def zeros(count, dtype=None, device=None):
     return full((count,), 0.0, device=device)
 
 
+def ones(*shape, device=None):
+    return full((math.prod(shape),), 1.0, device=device)
+
+
+def mm(left, right):
+    return full((left.count,), math.isqrt(left.count), device="cuda")
+
+
 def randn(rows, columns, device=None):
     return full((rows * columns,), 0.5, device=device)
 
 
 def manual_seed(seed):
     pass
+
+
+fft = types.SimpleNamespace(fft=lambda values: full((values.count,), float(values.count), device="cuda"))
+backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(is_available=lambda: True))
+nn.functional.conv2d = lambda image, filters: full((image.count,), filters.count / 16, device="cuda")

@@ -1,0 +1,5 @@
+"""No NCCL, as in PyTorch for systems without it."""
+
+
+def is_nccl_available():
+    return False
