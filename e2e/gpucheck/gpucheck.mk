@@ -53,9 +53,9 @@ GPUCHECK_FILES := $(GPUCHECK_PROGRAMS:%=$(GPUCHECK_BUNDLE)/bin/%) $(GPUCHECK_BUN
 	$(GPUCHECK_PYTHON:$(GPUCHECK)/%=$(GPUCHECK_BUNDLE)/%)
 
 $(GPUCHECK_BUNDLE).tar.gz: $(GPUCHECK_FILES) $(GPUCHECK)/check-bundle
-	$(GPUCHECK)/check-bundle $(GPUCHECK_BUNDLE)
 	tar -C $(BUILD) --owner=0 --group=0 --numeric-owner -czf $@ $(patsubst $(BUILD)/%,%,$(GPUCHECK_FILES)) \
 		$(GPUCHECK_LIBRARIES:%=gpu-check/%)
+	$(GPUCHECK)/check-bundle $(GPUCHECK_BUNDLE) $@
 
 # With programs of CUDA's runtime library as well, which is linked into them: for a machine of one's own, and not in make test.
 GPUCHECK_CUDART := $(addprefix $(GPUCHECK_BUNDLE)/bin/cudart-,11.8 12.4) $(GPUCHECK_BUNDLE)/lib/trace.so
@@ -69,9 +69,31 @@ $(GPUCHECK_BUNDLE)/lib/trace.so: $(GPUCHECK)/cudart/trace.c
 
 .PHONY: gpu-check-cudart
 gpu-check-cudart: $(GPUCHECK_FILES) $(GPUCHECK_CUDART) ## The same with programs of NVIDIA's runtime library (large downloads)
-	$(GPUCHECK)/check-bundle $(GPUCHECK_BUNDLE)
-	tar -C $(BUILD) --owner=0 --group=0 --numeric-owner -czf $(GPUCHECK_BUNDLE)-cudart.tar.gz gpu-check
+	tar -C $(BUILD) --owner=0 --group=0 --numeric-owner -Sczf $(GPUCHECK_BUNDLE)-cudart.tar.gz gpu-check
+	$(GPUCHECK)/check-bundle $(GPUCHECK_BUNDLE) $(GPUCHECK_BUNDLE)-cudart.tar.gz
 	@echo "Copy $(GPUCHECK_BUNDLE)-cudart.tar.gz to a machine with a GPU, unpack it there, and run gpu-check/gpu-check."
+
+# With llama.cpp as well.
+GPUCHECK_LLAMA := $(addprefix $(GPUCHECK_BUNDLE)/llama/,libggml-cuda.so llama)
+
+# More than one file, of which the last one stands for all.
+$(GPUCHECK_BUNDLE)/llama/libggml-cuda.so: $(GPUCHECK)/llama/fetch $(GPUCHECK)/llama/prune/main.go
+	$< $(@D)
+	touch $@
+
+$(GPUCHECK_BUNDLE)/llama/llama: $(GPUCHECK)/llama/llama.c $(addprefix $(GPUCHECK)/probe/,talk.c talk.h)
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -o $@ $(filter %.c,$^) -ldl
+
+.PHONY: gpu-check-llama
+gpu-check-llama: $(GPUCHECK_FILES) $(GPUCHECK_LLAMA) ## The same with llama.cpp (downloads 140 MB)
+	tar -C $(BUILD) --owner=0 --group=0 --numeric-owner -Sczf $(GPUCHECK_BUNDLE)-llama.tar.gz gpu-check
+	$(GPUCHECK)/check-bundle $(GPUCHECK_BUNDLE) $(GPUCHECK_BUNDLE)-llama.tar.gz
+	@echo "Copy $(GPUCHECK_BUNDLE)-llama.tar.gz to a machine with a GPU, unpack it there, and run gpu-check/gpu-check."
+
+.PHONY: gpu-check-llama-test
+gpu-check-llama-test: gpu-check-llama sim
+	TRANCHE_BUILD=$(abspath $(BUILD)) GPU_CHECK=gpu-check-llama $(GO) test -count=1 -tags gpucheck -run TestLlama ./$(GPUCHECK)
 
 .PHONY: gpu-check-cudart-test
 gpu-check-cudart-test: gpu-check-cudart sim

@@ -165,6 +165,30 @@ func TestJudgeProgram(t *testing.T) {
 	}
 }
 
+func TestJudgeLlama(t *testing.T) {
+	const limit = 4 << 30
+	good := func() *llamaRun {
+		return &llamaRun{
+			map[string]event{"begun": {Total: limit}, "loaded": {}, "generated": {Title: "1 2 3", Value: 100}},
+			map[string]reading{"loaded": reading1(1<<30, 1<<30), "generated": reading1(1<<30, 1<<30)},
+		}
+	}
+	failures, figures := judgeLlama(limit, good(), good())
+	must.SliceEmpty(t, failures)
+	must.StrContains(t, figures, "100 tokens a second")
+	for want, spoil := range map[string]func(*llamaRun){
+		"could not":      func(r *llamaRun) { r.events["loaded"] = event{Message: "could not load the model"} },
+		"total of 8 GiB": func(r *llamaRun) { r.events["begun"] = event{Total: 8 << 30} },
+		"over the limit": func(r *llamaRun) { r.at["generated"] = reading1(limit, limit+1) },
+		"other tokens":   func(r *llamaRun) { r.events["generated"] = event{Title: "1 2 4"} },
+	} {
+		run := good()
+		spoil(run)
+		failures, _ := judgeLlama(limit, good(), run)
+		must.StrContains(t, join(failures), want)
+	}
+}
+
 func TestJudgeNVML(t *testing.T) {
 	seen := func() *sample {
 		s := &sample{Total: 1000, Used: 300, Free: 700, TotalV2: 1000, FreeV2: 700, UsedV2: 300}

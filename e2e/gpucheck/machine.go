@@ -37,6 +37,7 @@ type machine struct {
 	contextHow, torch, smi string
 	limitBytes             uint64
 	processesSeen          string
+	cudaLibraries          []string // directories of CUDA's libraries that PyTorch or a toolkit has brought
 }
 
 // visible is what CUDA_VISIBLE_DEVICES has to be so that the first device is the GPU that is checked.

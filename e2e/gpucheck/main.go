@@ -113,6 +113,7 @@ func (c *checker) all(ctx context.Context) {
 		{"compute shares", c.checkTurns},
 		{"cudart", c.checkCudart},
 		{"PyTorch", c.checkTorch},
+		{"llama.cpp", c.checkLlama},
 		{"MPS", c.checkMPS},
 		{"overhead", c.measureOverhead},
 		{"the driver's functions", c.listSymbols},
@@ -184,6 +185,8 @@ func (c *checker) prepare(ctx context.Context) error {
 		return err
 	}
 	c.lookForTorch(ctx)
+	toolkits, _ := filepath.Glob("/usr/local/cuda*/lib64")
+	c.machine.cudaLibraries = append(c.machine.cudaLibraries, toolkits...)
 	c.describeMachine()
 	return nil
 }

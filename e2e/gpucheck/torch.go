@@ -27,7 +27,10 @@ func (c *checker) lookForTorch(ctx context.Context) {
 			continue
 		}
 		out, err := c.output(ctx, torchPatience, c.bareEnv(), path, c.script("torch_find.py"))
-		var found struct{ Version, Why string }
+		var found struct {
+			Version, Why string
+			Libraries    []string
+		}
 		if err == nil {
 			err = json.Unmarshal([]byte(lastLine(out)), &found)
 		}
@@ -37,7 +40,7 @@ func (c *checker) lookForTorch(ctx context.Context) {
 		case found.Why != "":
 			c.machine.torch = "none: " + found.Why
 		default:
-			c.python, c.machine.torch = path, found.Version
+			c.python, c.machine.torch, c.machine.cudaLibraries = path, found.Version, found.Libraries
 			return
 		}
 	}
