@@ -347,8 +347,16 @@ CUresult calls_point_new(struct CUstream_st *stream, struct calls_point **point)
     return CUDA_SUCCESS;
 }
 
+/* Under the mutex if need be: a call is counted out of its stream, whom a thread may have waited for, before its points. */
 bool calls_point_reached(struct calls_point *point) {
-    return point == NULL || atomic_load(&point->ahead) == 0;
+    bool reached = point == NULL || atomic_load(&point->ahead) == 0;
+
+    if (reached)
+        return true;
+    pthread_mutex_lock(&mutex);
+    reached = atomic_load(&point->ahead) == 0;
+    pthread_mutex_unlock(&mutex);
+    return reached;
 }
 
 void calls_point_wait(struct calls_point *point) {
