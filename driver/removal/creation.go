@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -37,7 +39,8 @@ func (r *Remover) EndCreation(ctx context.Context, id string) error {
 			return err
 		}
 		for _, shim := range shims {
-			if dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", shim.Process.PID)); err == nil {
+			dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", shim.Process.PID))
+			if err == nil && !isBeingRemoved(dir) {
 				bundles[dir] = true
 			}
 		}
@@ -77,6 +80,10 @@ func (r *Remover) killShims(shims []client.Shim) {
 		}
 	}
 }
+
+// isBeingRemoved reports whether containerd has given a bundle its hidden name, before it removes what is in it. What it cannot
+// remove stays under that name.
+func isBeingRemoved(bundle string) bool { return strings.HasPrefix(filepath.Base(bundle), ".") }
 
 func anyExists(paths map[string]bool) bool {
 	for path := range paths {
