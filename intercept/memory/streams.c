@@ -21,19 +21,15 @@ struct freed_in {
     CUcontext context;
     CUstream stream;
     CUevent event;
-    uint64_t thread;      /* for a thread's default stream: the thread; else 0 */
+    long thread;          /* for a thread's default stream: the thread; else 0 */
     uint64_t number;      /* of the last free in it, which changes with each free; 0: the entry is free */
     streams_freed *freed; /* called with `memory` when it is done; NULL for a pool's memory */
     struct entry memory;
 };
 
-/* A number that no other thread of this process has or had. */
-static uint64_t this_thread(void) {
-    static _Atomic uint64_t last;
-    static _Thread_local uint64_t number;
-    if (number == 0)
-        number = 1 + atomic_fetch_add_explicit(&last, 1, memory_order_relaxed);
-    return number;
+/* Not in a thread-local variable: musl's loader takes no library with one that is loaded later. */
+static long this_thread(void) {
+    return syscall(SYS_gettid);
 }
 
 /* Under the lock. */
