@@ -60,7 +60,7 @@ func (n *Node) LogFile() string { return filepath.Join(n.dir, "governor.log") }
 func (n *Node) StartGovernor(ctx context.Context) error {
 	began := time.Now()
 	// It outlives the context of its start.
-	n.governor = n.command(context.WithoutCancel(ctx), "governor")
+	n.governor = n.command(context.WithoutCancel(ctx), "governor", "--driver-root", n.sim.Root)
 	n.governor.Stdout, n.governor.Stderr = n.log, n.log
 	if err := n.governor.Start(); err != nil {
 		return fmt.Errorf("start the governor: %w", err)
@@ -73,7 +73,7 @@ func (n *Node) StartGovernor(ctx context.Context) error {
 
 // command is one of tranche's on this node.
 func (n *Node) command(ctx context.Context, args ...string) *exec.Cmd {
-	args = append(args, "--run-dir", n.runDir(), "--state-dir", n.stateDir(), "--driver-root", n.sim.Root)
+	args = append(args, "--run-dir", n.runDir(), "--state-dir", n.stateDir())
 	cmd := exec.CommandContext(ctx, filepath.Join(n.build, "bin/tranche"), args...)
 	cmd.Env = append(os.Environ(), n.sim.Env()...)
 	return cmd
@@ -117,7 +117,7 @@ func (n *Node) AwaitNamed(ctx context.Context, l *Load) error {
 
 // named returns the processes that have not joined, as `tranche status --json` says.
 func (n *Node) named(ctx context.Context) (pids []int, err error) {
-	out, err := n.command(ctx, "status", "--json").Output()
+	out, err := n.command(ctx, "status", "--json", "--driver-root", n.sim.Root).Output()
 	if err != nil {
 		return nil, fmt.Errorf("tranche status: %w", err)
 	}
