@@ -88,7 +88,7 @@ func TestPage_Browser(t *testing.T) {
 				b.open(agent+"/", 1200, 900)
 				busy = evaluate[string](b, fmt.Sprintf(
 					`[...document.querySelectorAll('tbody tr')].find(r => r.textContent.includes(%q)).children[7].textContent`, job))
-				percent, err := strconv.Atoi(strings.TrimSuffix(busy, " %"))
+				percent, err := strconv.Atoi(strings.TrimSuffix(busy, "%"))
 				return err == nil && percent >= 1 && percent <= 99, nil
 			}), must.Func(func() string { return job + ": " + busy }))
 		}
