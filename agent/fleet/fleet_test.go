@@ -91,29 +91,12 @@ func TestParts(t *testing.T) {
 	})
 }
 
-// TestPages_HostileNames parses each page as a browser does: names of others are text in it, and add no element, attribute,
-// line or order to a terminal.
+// Names of others are text in each page.
 func TestPages_HostileNames(t *testing.T) {
 	b := signedIn(t, start(t, newNomad(t, all())), tokenOfAll)
 	for _, path := range append(paths, missing...) {
 		_, body := b.get(path)
-		must.StrNotContains(t, body, "\x1b")
-		must.StrNotContains(t, body, "\u202e")
-		root, err := html.Parse(strings.NewReader(body))
-		must.NoError(t, err)
-		for n := range root.Descendants() {
-			if n.Type != html.ElementNode {
-				continue
-			}
-			must.NotEq(t, "script", n.Data)
-			for _, a := range n.Attr {
-				must.False(t, strings.HasPrefix(a.Key, "on") || a.Key == "style", must.Sprintf("<%s %s>", n.Data, a.Key))
-				if a.Key == "href" || a.Key == "src" || a.Key == "action" {
-					must.True(t, strings.HasPrefix(a.Val, "/") || strings.HasPrefix(a.Val, "#") ||
-						strings.HasPrefix(a.Val, "https://nomad.example.com:4646/ui/"), must.Sprint(a.Val))
-				}
-			}
-		}
+		agenttest.CheckPage(t, body)
 	}
 }
 

@@ -76,31 +76,14 @@ var (
 	hostileJob = "/job?" + url.Values{"namespace": {agenttest.Hostile}, "name": {agenttest.Hostile}}.Encode()
 )
 
-// TestPages_HostileNames parses each page as a browser does: names of others are text in it, and add no element, attribute,
-// line or order to a terminal.
+// Names of others are text in each page.
 func TestPages_HostileNames(t *testing.T) {
 	request := site(t, agenttest.Snapshot())
 	for _, path := range slices.Concat(paths, missing) {
 		t.Run(path, func(t *testing.T) {
 			_, body := request(path)
-			must.StrNotContains(t, body, "\x1b")
-			must.StrNotContains(t, body, "\u202e")
 			must.StrContains(t, body, "alert(1)") // the name is there
-			root, err := html.Parse(strings.NewReader(body))
-			must.NoError(t, err)
-			for n := range root.Descendants() {
-				if n.Type != html.ElementNode {
-					continue
-				}
-				must.NotEq(t, "script", n.Data)
-				for _, a := range n.Attr {
-					must.False(t, strings.HasPrefix(a.Key, "on") || a.Key == "style", must.Sprintf("<%s %s>", n.Data, a.Key))
-					if a.Key == "href" || a.Key == "src" {
-						must.True(t, strings.HasPrefix(a.Val, "/") || strings.HasPrefix(a.Val, "#") ||
-							strings.HasPrefix(a.Val, "https://nomad.example.com:4646/ui/"), must.Sprint(a.Val))
-					}
-				}
-			}
+			agenttest.CheckPage(t, body)
 		})
 	}
 }
