@@ -141,19 +141,25 @@ func TestUsage_SharedDatabase(t *testing.T) {
 	must.StrNotContains(t, out+stderr, "secret")
 }
 
-// agentsReport returns what an agent shows of this month's jobs.
-func (n *statusNode) agentsReport(t *testing.T) *bill.Report {
+// startAccounting starts what an agent accounts. The caller ends it.
+func (n *statusNode) startAccounting(t *testing.T) (a *accounting, end func()) {
 	t.Helper()
 	p := place{stateDir: n.stateDir, runDir: n.runDir}
 	m, err := n.monitor(p, "1GiB", hclog.NewNullLogger())
 	must.NoError(t, err)
-	a, err := n.accounting(p, m, hclog.NewNullLogger())
+	a, err = n.accounting(p, m, hclog.NewNullLogger())
 	must.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { a.run(ctx); close(done) }()
-	defer a.close()
-	defer func() { cancel(); <-done }()
+	return a, func() { cancel(); <-done; a.close() }
+}
+
+// agentsReport returns what an agent shows of this month's jobs.
+func (n *statusNode) agentsReport(t *testing.T) *bill.Report {
+	t.Helper()
+	a, end := n.startAccounting(t)
+	defer end()
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return a.totals() != nil }), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)))
 	r, err := a.report(t.Context(), bill.ByJob, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	must.NoError(t, err)
@@ -278,20 +284,11 @@ func TestUsage_DamagedDatabase(t *testing.T) {
 func TestAccounting_WithoutADatabase(t *testing.T) {
 	n := newNode(t, nvmltest.New())
 	must.NoError(t, os.Mkdir(filepath.Join(n.stateDir, "usage.db"), 0o700))
-	p := place{stateDir: n.stateDir, runDir: n.runDir}
-	m, err := n.monitor(p, "1GiB", hclog.NewNullLogger())
-	must.NoError(t, err)
-	a, err := n.accounting(p, m, hclog.NewNullLogger())
-	must.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { a.run(ctx); close(done) }()
+	a, end := n.startAccounting(t)
+	defer end()
 	must.Nil(t, a.totals())
-	_, err = a.report(t.Context(), "job", time.Now(), time.Now())
+	_, err := a.report(t.Context(), "job", time.Now(), time.Now())
 	must.ErrorContains(t, err, "could not be opened")
-	cancel()
-	<-done
-	a.close()
 }
 
 // What the device plugin says counts, except that one of an earlier version does not say of which GPU an instance is a part.
