@@ -125,6 +125,12 @@ static int move_high(int fd) {
     return high;
 }
 
+/* Keeps the second description until the process's end. A child that closes its descriptors lets go of both. */
+static bool anchor(void) {
+    sim_local->anchor = mmap(NULL, 1, PROT_NONE, MAP_SHARED, sim_local->high, 0);
+    return sim_local->anchor != MAP_FAILED && madvise(sim_local->anchor, 1, MADV_DONTFORK) == 0;
+}
+
 static int map_state(const char *path) {
     struct stat info;
     int ret = 0;
@@ -145,7 +151,7 @@ static int map_state(const char *path) {
         ret = failed(EPROTO, "%s is no state of this simulator's version: make a new one with `simgpu init`", path);
     if (ret == 0) {
         sim_local->state = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, sim_local->low, 0);
-        if (sim_local->state == MAP_FAILED)
+        if (sim_local->state == MAP_FAILED || !anchor())
             ret = failed(errno, "map the state %s: %s", path, strerror(errno));
         else
             ret = check_state(path, sim_local->state);
@@ -258,6 +264,7 @@ void sim_close(void) {
         memset((void *)sim_local->limits, 0, sizeof(sim_local->limits));
         memset((void *)sim_local->charged, 0, sizeof(sim_local->charged));
         munmap(sim_local->state, sizeof(*sim_local->state));
+        munmap(sim_local->anchor, 1);
         sim_local->state = NULL;
         close(sim_local->low);
         close(sim_local->high);

@@ -16,6 +16,8 @@ struct sim_local {
     int opens;
     struct state *state;
     int low, high; /* descriptors of the two descriptions */
+    void *
+        anchor; /* a page of the second one, which keeps it, as the state keeps the first, where a program closes all */
     bool joined;
     unsigned slot, group;
     bool all;          /* GPUs are visible without their nodes, too */

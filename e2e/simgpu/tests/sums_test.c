@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -48,6 +49,43 @@ static void a_killed_process_gives_back_everything(void) {
     worker_kill(&first, SIGKILL);
     OK(cuMemAlloc_v2(&pointer, 800 * MIB));
     CHECK_INT(look("test").used[0], GPU0_CONTEXT + 800 * MIB);
+}
+
+/* Leaves the pipes to the test open. */
+static void close_all_files(void) {
+    struct stat info;
+
+    for (int fd = 3; fd < (int)sysconf(_SC_OPEN_MAX); fd++) {
+        if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+            close(fd);
+    }
+}
+
+static void close_all_files_and_take_more(void *unused) {
+    CUdeviceptr pointer;
+
+    (void)unused;
+    context_on(0);
+    OK(cuMemAlloc_v2(&pointer, 20 * MIB));
+    close_all_files();
+    say('r');
+    hear();
+    OK(cuMemAlloc_v2(&pointer, 20 * MIB));
+    say('r');
+    hear();
+}
+
+/* As with NVIDIA's driver, whose files are mapped. */
+static void whoever_closes_all_files_lives_on(void) {
+    struct worker worker = worker_start(close_all_files_and_take_more, NULL);
+
+    worker_hear(&worker);
+    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 20 * MIB);
+    worker_tell(&worker, 'g');
+    worker_hear(&worker);
+    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 40 * MIB);
+    worker_kill(&worker, SIGKILL);
+    CHECK_INT(look("test").used[0], 0);
 }
 
 /* Takes what there is for as long as it lives; one step for each byte it hears, or as fast as it can. */
@@ -334,6 +372,7 @@ static void a_reservation_is_for_those_who_joined(void) {
 const struct test sums_tests[] = {
     {"the GPU is shared until it is full", the_gpu_is_shared_until_it_is_full},
     {"a killed process gives back everything", a_killed_process_gives_back_everything},
+    {"whoever closes all files lives on", whoever_closes_all_files_lives_on},
     {"killing at random loses nothing", killing_at_random_loses_nothing},
     {"the stopped hold nobody up", the_stopped_hold_nobody_up},
     {"sums agree", sums_agree},
