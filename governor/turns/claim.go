@@ -18,8 +18,9 @@ type claim struct {
 	// credit is how much more (or, if negative, less) of the GPU's time is due to it than it had, compared with others of its
 	// class; below the same compared with the higher classes, for the floor. bucket is what its ceiling still allows.
 	credit, below, bucket float64
-	// usual is how long it takes to drain.
-	usual time.Duration
+	// usual is how long it takes to drain, and unmetered whether its turn began with work that no meter has bounded.
+	usual     time.Duration
+	unmetered bool
 	// paused is when it last became idle; 0 if it is not, or has been for long.
 	paused time.Duration
 	// began is when its last turn began, uncharged how much of that was not charged, and revoked when it was revoked. Until

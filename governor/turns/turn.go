@@ -12,7 +12,7 @@ func (g *GPU) grant(c *claim) {
 		g.atLeast = g.now + floorTurn
 	}
 	c.foretold, c.switched = g.foretold, g.last != c
-	c.wants, c.straggles, c.paused, c.soon = false, false, 0, 0
+	c.wants, c.straggles, c.paused, c.soon, c.unmetered = false, false, 0, 0, false
 	c.usage.turns++
 	g.starts(c)
 	g.set(c, Metered)
@@ -64,8 +64,12 @@ func (g *GPU) ended(h *claim) {
 	g.holder, g.draining, g.end, g.resting, g.ending, g.atLeast = nil, false, 0, 0, 0, 0
 }
 
-// learn notes how long a claim has taken to drain: at once if it was longer than usual, and slowly if it was shorter.
+// learn notes how long a claim has taken to drain: at once if it was longer than usual, and slowly if it was shorter. What it had
+// queued while its gate was open tells nothing of that.
 func (g *GPU) learn(c *claim) {
+	if c.unmetered {
+		return
+	}
 	took := min(g.now-c.revoked, mostUsual)
 	c.usual = max(took, c.usual-(c.usual-took)/8)
 }

@@ -210,6 +210,7 @@ func (g *GPU) change() bool {
 		return g.begin()
 	case h.state == Open: // another one has joined
 		g.starts(h)
+		h.unmetered = true
 		g.set(h, Metered)
 		return true
 	case g.draining && (h.drained() || !h.joined()):

@@ -387,6 +387,42 @@ func TestStopped_OwesNothing(t *testing.T) {
 	must.Greater(t, 0.47, had[0], must.Sprint(had))
 }
 
+// What a claim had queued while its gate was open takes long, and says nothing of how long its later turns take to end.
+func TestStopped_AfterALongQueue(t *testing.T) {
+	g, now := New(), ms
+	until := func(id string, state State) {
+		for {
+			if status, _ := g.Status(now, id); status.State == state {
+				return
+			}
+			at, ok := g.Next()
+			must.True(t, ok)
+			now = max(now, at)
+			g.Tick(now)
+		}
+	}
+	drain := func(id string, by Process, after time.Duration) {
+		until(id, Closed)
+		now += after
+		status, _ := g.Status(now, id)
+		g.Drained(now, id, by, status.Turn, Drain{})
+		g.Want(now, id)
+	}
+	g.Join(now, "a", part(500), 1)
+	g.Join(now, "b", part(500), 2)
+	g.Want(now, "b")
+	drain("a", 1, 45*ms)
+	drain("b", 2, 0)
+	until("a", Closed)
+	revoked := now
+	now += lateAfter
+	g.Tick(now)
+	must.Eq(t, []Process{1}, g.Late(now))
+	g.Stopped(now, "a", 1, true)
+	until("b", Metered)
+	must.LessEq(t, revoked+lateAfter+ms, now)
+}
+
 // The next turn begins so early that its programs are awake when the one before ends; switches and the time until then are charged
 // to nobody, so that a claim with a small share and so with short turns has all of it.
 func TestSwitch(t *testing.T) {
