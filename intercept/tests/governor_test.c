@@ -272,12 +272,16 @@ static void test_gpus_are_apart(void) {
 
 /* --- metering ----------------------------------------------------------------------------------------------------- */
 
+/* What is outstanding exceeds the meter by a kernel or two, and by more on a machine on which this thread waits for a
+ * processor. Without a meter it would be 40 ms. */
+#define CAPPED (METER + 10 * MS)
+
 static void test_outstanding_work_is_capped(void) {
     start(GATE_METERED);
     CUstream stream = make_stream();
     for (int i = 0; i < 40; i++)
         launch(stream, MS);
-    CHECK(driver_counts.most_ns <= METER + 2 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+    CHECK(driver_counts.most_ns <= CAPPED, "%d us", (int)(driver_counts.most_ns / 1000));
     CHECK(driver_counts.most_ns > MS, "more than one kernel is");
 }
 
@@ -291,7 +295,7 @@ static void test_slow_queries_do_not_make_kernels_short(void) {
     driver_dawdles = false;
     for (int i = 0; i < 40; i++)
         launch(stream, MS);
-    CHECK(driver_counts.most_ns <= METER + 2 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+    CHECK(driver_counts.most_ns <= CAPPED, "%d us", (int)(driver_counts.most_ns / 1000));
 }
 
 static void test_one_launch_always_passes(void) {
