@@ -12,6 +12,7 @@
  *   stream   the default stream that the symbol uses: LEGACY, PER_THREAD, or ANY if it uses none
  *   parameters
  *
+ * A function with a form for each of the two default streams is one row of CUDA_STREAM_FORMS.
  * Rows of the governed library (driver/governed.h) have more columns.
  */
 #ifndef TRANCHE_SHADOWED_H
@@ -28,6 +29,12 @@
 #endif
 
 /* clang-format off */
+
+/* The two forms of a function that works in a stream: for the legacy default stream, and for the calling thread's. */
+#define CUDA_STREAM_FORMS(X, symbol, name, since, parameters)                                                          \
+    X(symbol, name, since, LEGACY, parameters)                                                                         \
+    X(symbol##_ptsz, name, since, PER_THREAD, parameters)
+
 #define CUDA_SHADOWED(X)                                                                                               \
     X(cuInit, "cuInit", 2000, ANY, (unsigned int flags))                                                               \
     X(cuGetProcAddress, "cuGetProcAddress", 11030, ANY,                                                                \
@@ -63,35 +70,22 @@
       (CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device))                                        \
     X(cuMemAdvise_v2, "cuMemAdvise", 12020, ANY,                                                                       \
       (CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation location))                                 \
-    X(cuMemPrefetchAsync, "cuMemPrefetchAsync", 8000, LEGACY,                                                          \
+    CUDA_STREAM_FORMS(X, cuMemPrefetchAsync, "cuMemPrefetchAsync", 8000,                                               \
       (CUdeviceptr address, size_t size, CUdevice device, CUstream stream))                                            \
-    X(cuMemPrefetchAsync_ptsz, "cuMemPrefetchAsync", 8000, PER_THREAD,                                                 \
-      (CUdeviceptr address, size_t size, CUdevice device, CUstream stream))                                            \
-    X(cuMemPrefetchAsync_v2, "cuMemPrefetchAsync", 12020, LEGACY,                                                      \
+    CUDA_STREAM_FORMS(X, cuMemPrefetchAsync_v2, "cuMemPrefetchAsync", 12020,                                           \
       (CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags, CUstream stream))                 \
-    X(cuMemPrefetchAsync_v2_ptsz, "cuMemPrefetchAsync", 12020, PER_THREAD,                                             \
-      (CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags, CUstream stream))                 \
-    X(cuMemPrefetchBatchAsync, "cuMemPrefetchBatchAsync", 13000, LEGACY,                                               \
+    CUDA_STREAM_FORMS(X, cuMemPrefetchBatchAsync, "cuMemPrefetchBatchAsync", 13000,                                    \
       (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
        size_t locations_count, unsigned long long flags, CUstream stream))                                             \
-    X(cuMemPrefetchBatchAsync_ptsz, "cuMemPrefetchBatchAsync", 13000, PER_THREAD,                                      \
-      (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
-       size_t locations_count, unsigned long long flags, CUstream stream))                                             \
-    X(cuMemDiscardAndPrefetchBatchAsync, "cuMemDiscardAndPrefetchBatchAsync", 13000, LEGACY,                           \
-      (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
-       size_t locations_count, unsigned long long flags, CUstream stream))                                             \
-    X(cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync", 13000, PER_THREAD,                  \
+    CUDA_STREAM_FORMS(X, cuMemDiscardAndPrefetchBatchAsync, "cuMemDiscardAndPrefetchBatchAsync", 13000,                \
       (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
        size_t locations_count, unsigned long long flags, CUstream stream))                                             \
     X(cuMemFree_v2, "cuMemFree", 3020, ANY, (CUdeviceptr address))                                                     \
-    X(cuMemFreeAsync, "cuMemFreeAsync", 11020, LEGACY, (CUdeviceptr address, CUstream stream))                         \
-    X(cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, PER_THREAD, (CUdeviceptr address, CUstream stream))                \
+    CUDA_STREAM_FORMS(X, cuMemFreeAsync, "cuMemFreeAsync", 11020, (CUdeviceptr address, CUstream stream))              \
     /* stream-ordered allocation, and the synchronisations at which pools shrink */                                    \
-    X(cuMemAllocAsync, "cuMemAllocAsync", 11020, LEGACY, (CUdeviceptr *address, size_t bytes, CUstream stream))        \
-    X(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, PER_THREAD, (CUdeviceptr *address, size_t bytes, CUstream stream))\
-    X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, LEGACY,                                               \
-      (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream))                                        \
-    X(cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync", 11020, PER_THREAD,                                      \
+    CUDA_STREAM_FORMS(X, cuMemAllocAsync, "cuMemAllocAsync", 11020,                                                    \
+      (CUdeviceptr *address, size_t bytes, CUstream stream))                                                           \
+    CUDA_STREAM_FORMS(X, cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020,                                    \
       (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream))                                        \
     X(cuMemPoolCreate, "cuMemPoolCreate", 11020, ANY, (CUmemoryPool *pool, const CUmemPoolProps *properties))          \
     X(cuMemPoolDestroy, "cuMemPoolDestroy", 11020, ANY, (CUmemoryPool pool))                                           \
@@ -115,15 +109,11 @@
       (CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size))                                  \
     X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040, ANY,                                          \
       (CUgraphExec *exec, CUgraph graph, unsigned long long flags))                                                    \
-    X(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000, LEGACY,                                     \
-      (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))                                   \
-    X(cuGraphInstantiateWithParams_ptsz, "cuGraphInstantiateWithParams", 12000, PER_THREAD,                            \
+    CUDA_STREAM_FORMS(X, cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000,                          \
       (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))                                   \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, ANY, (CUgraphExec exec))                                        \
-    X(cuGraphLaunch, "cuGraphLaunch", 10000, LEGACY, (CUgraphExec exec, CUstream stream))                              \
-    X(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, PER_THREAD, (CUgraphExec exec, CUstream stream))                     \
-    X(cuGraphUpload, "cuGraphUpload", 11010, LEGACY, (CUgraphExec exec, CUstream stream))                              \
-    X(cuGraphUpload_ptsz, "cuGraphUpload", 11010, PER_THREAD, (CUgraphExec exec, CUstream stream))                     \
+    CUDA_STREAM_FORMS(X, cuGraphLaunch, "cuGraphLaunch", 10000, (CUgraphExec exec, CUstream stream))                   \
+    CUDA_STREAM_FORMS(X, cuGraphUpload, "cuGraphUpload", 11010, (CUgraphExec exec, CUstream stream))                   \
     X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", 11040, ANY, (CUdevice device))                                     \
     /* virtual memory management, multicast, sparse arrays */                                                          \
     X(cuMemCreate, "cuMemCreate", 10020, ANY,                                                                          \
@@ -154,9 +144,7 @@
        unsigned long long flags))                                                                                      \
     X(cuMulticastUnbind, "cuMulticastUnbind", 12010, ANY,                                                              \
       (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size))                              \
-    X(cuMemMapArrayAsync, "cuMemMapArrayAsync", 11010, LEGACY,                                                         \
-      (CUarrayMapInfo *list, unsigned int count, CUstream stream))                                                     \
-    X(cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync", 11010, PER_THREAD,                                                \
+    CUDA_STREAM_FORMS(X, cuMemMapArrayAsync, "cuMemMapArrayAsync", 11010,                                              \
       (CUarrayMapInfo *list, unsigned int count, CUstream stream))                                                     \
     /* arrays */                                                                                                       \
     X(cuArrayCreate_v2, "cuArrayCreate", 3020, ANY, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted))             \
@@ -273,6 +261,12 @@
     X(cuCtxGetDevice, (CUdevice *device))                                                                              \
     X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active))
 
+/* The three forms of a list of processes. */
+#define NVML_LISTS(X, symbol)                                                                                          \
+    X(symbol, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos))                                 \
+    X(symbol##_v2, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos))                            \
+    X(symbol##_v3, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos))
+
 /* A row of NVML_SHADOWED: symbol, parameters. NVML has no second way to look functions up. */
 #define NVML_SHADOWED(X)                                                                                               \
     X(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory))                                            \
@@ -282,20 +276,9 @@
     X(nvmlDeviceGetAttributes, (nvmlDevice_t device, nvmlDeviceAttributes_t *what))                                    \
     X(nvmlDeviceGetAttributes_v2, (nvmlDevice_t device, nvmlDeviceAttributes_t *what))                                 \
     /* running processes */                                                                                            \
-    X(nvmlDeviceGetComputeRunningProcesses, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos))   \
-    X(nvmlDeviceGetComputeRunningProcesses_v2,                                                                         \
-      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos))                                         \
-    X(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos))   \
-    X(nvmlDeviceGetGraphicsRunningProcesses, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos))  \
-    X(nvmlDeviceGetGraphicsRunningProcesses_v2,                                                                        \
-      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos))                                         \
-    X(nvmlDeviceGetGraphicsRunningProcesses_v3, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos))  \
-    X(nvmlDeviceGetMPSComputeRunningProcesses,                                                                         \
-      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos))                                         \
-    X(nvmlDeviceGetMPSComputeRunningProcesses_v2,                                                                      \
-      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos))                                         \
-    X(nvmlDeviceGetMPSComputeRunningProcesses_v3,                                                                      \
-      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos))                                            \
+    NVML_LISTS(X, nvmlDeviceGetComputeRunningProcesses)                                                                \
+    NVML_LISTS(X, nvmlDeviceGetGraphicsRunningProcesses)                                                               \
+    NVML_LISTS(X, nvmlDeviceGetMPSComputeRunningProcesses)                                                             \
     X(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDetailList_t *list))                     \
     /* GPU time */                                                                                                     \
     X(nvmlDeviceGetProcessUtilization,                                                                                 \

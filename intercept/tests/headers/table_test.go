@@ -2,8 +2,8 @@ package headers
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,10 +19,16 @@ type row struct {
 	symbol string
 }
 
-var (
-	tableRow   = regexp.MustCompile(`\bX\((\w+), "(\w+)", (\d+), (ANY|LEGACY|PER_THREAD),`)
-	tableUntil = regexp.MustCompile(`#define CUDA_SHADOWED_UNTIL (\d+)`)
-)
+// printTable prints the version that the table is complete for, and a line for each of its rows.
+const printTable = `#include <stdio.h>
+#define TRANCHE_GOVERNED
+#include "intercept/driver/shadowed.h"
+#define X(symbol, name, since, stream, ...) printf("%s %d %s %s\n", name, since, #stream, #symbol);
+int main(void) {
+    printf("until %d\n", CUDA_SHADOWED_UNTIL);
+    CUDA_SHADOWED(X)
+}
+`
 
 func number(t *testing.T, text string) int {
 	t.Helper()
@@ -31,26 +37,10 @@ func number(t *testing.T, text string) int {
 	return value
 }
 
-func table(t *testing.T) (until int, rows []row) {
+// rowsOf reads what printTable prints, and testdata/functions.txt, which has comments too.
+func rowsOf(t *testing.T, text string) (until int, rows []row) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "intercept/driver/shadowed.h"))
-	must.NoError(t, err)
-	governed, err := os.ReadFile(filepath.Join(root, "intercept/driver/governed.h"))
-	must.NoError(t, err)
-	version := tableUntil.FindSubmatch(text)
-	must.NotNil(t, version)
-	streams := strings.NewReplacer("ANY", "any", "LEGACY", "legacy", "PER_THREAD", "per-thread")
-	for _, match := range tableRow.FindAllStringSubmatch(string(text)+string(governed), -1) {
-		rows = append(rows, row{match[2], number(t, match[3]), streams.Replace(match[4]), match[1]})
-	}
-	return number(t, string(version[1])), rows
-}
-
-func answers(t *testing.T) (until int, rows []row) {
-	t.Helper()
-	text, err := os.ReadFile("testdata/functions.txt")
-	must.NoError(t, err)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		switch fields := strings.Fields(line); {
 		case strings.HasPrefix(line, "#"):
 		case fields[0] == "until":
@@ -61,6 +51,28 @@ func answers(t *testing.T) (until int, rows []row) {
 		}
 	}
 	return until, rows
+}
+
+func table(t *testing.T) (until int, rows []row) {
+	t.Helper()
+	for _, header := range []string{"shadowed.h", "governed.h"} { // the go command caches a result by the files that a test opens
+		_, err := os.Stat(filepath.Join(root, "intercept/driver", header))
+		must.NoError(t, err)
+	}
+	program := filepath.Join(t.TempDir(), "table")
+	_, err := compiler(filepath.Join(root, "intercept")).run(printTable, "-o", program)
+	must.NoError(t, err)
+	printed, err := exec.CommandContext(t.Context(), program).Output()
+	must.NoError(t, err)
+	streams := strings.NewReplacer("ANY", "any", "LEGACY", "legacy", "PER_THREAD", "per-thread")
+	return rowsOf(t, streams.Replace(string(printed)))
+}
+
+func answers(t *testing.T) (until int, rows []row) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/functions.txt")
+	must.NoError(t, err)
+	return rowsOf(t, string(text))
 }
 
 // chosen is the symbol that a table gives for a name, or "".
