@@ -31,6 +31,7 @@ static CUresult change(struct process *process, const struct place *place, enum 
     CUresult result = CUDA_SUCCESS;
     struct entry now = {.key = key, .context = place->context, .charge = {.gpu = (uint8_t)(place->gpu & 0x7f)}};
     bool known = objects_find(process, KIND_CONTEXT_EXTRA, key, &now);
+    struct entry before = now;
     uint64_t wanted = add ? now.with + bytes : raise && now.with > bytes ? now.with : bytes;
     uint64_t pages = pages_for(extra, wanted);
     if (pages > now.charge.pages)
@@ -39,7 +40,7 @@ static CUresult change(struct process *process, const struct place *place, enum 
         charge_give_part(process, &now.charge, now.charge.pages - pages);
     now.with = wanted;
     if (result == CUDA_SUCCESS && known)
-        objects_update(process, KIND_CONTEXT_EXTRA, key, now.charge, now.with);
+        objects_replace(process, KIND_CONTEXT_EXTRA, &before, now.charge, now.with);
     else if (result == CUDA_SUCCESS && wanted != 0)
         objects_put(process, KIND_CONTEXT_EXTRA, now);
     return result;

@@ -7,7 +7,6 @@
 #include "memory/objects.h"
 
 #define CODE_SHIFT 12 /* a library's code is recorded in units of 4 KiB, rounded up */
-#define LIBRARIES_AT_ONCE 64
 
 /* Charges a context with a library. Also called when a context is created after the library was loaded. */
 static void load_into(uint32_t context, int gpu, void *argument) {
@@ -73,7 +72,7 @@ static void grow_in(uint32_t context, int gpu, void *argument) {
         return;
     growing->result = context_extra_add(process, &place, EXTRA_CODE, growing->bytes);
     if (growing->result == CUDA_SUCCESS)
-        objects_update(process, KIND_LIBRARY_IN_CONTEXT, key, known.charge, known.with + growing->bytes);
+        objects_replace(process, KIND_LIBRARY_IN_CONTEXT, &known, known.charge, known.with + growing->bytes);
 }
 
 /* If one context has no room, those before it stay charged until the library is unloaded. */
@@ -129,28 +128,21 @@ CUresult libraries_unload(struct process *process, CUlibrary library) {
 
 static CUresult load_all_into(struct process *process, const struct place *place) {
     struct library_loading library = {.process = process};
-    struct entry entries[LIBRARIES_AT_ONCE];
-    for (size_t at = 0, count = 1; library.result == CUDA_SUCCESS && count != 0; at += count) {
-        count = objects_copy(process, KIND_LIBRARY, at, entries, LIBRARIES_AT_ONCE);
-        for (size_t i = 0; i < count; i++) {
-            library.handle = (CUlibrary)(uintptr_t)entries[i].key; /* NOLINT(performance-no-int-to-ptr) */
-            library.size = (struct image_size){.code = ((uint64_t)entries[i].references - 1) << CODE_SHIFT,
-                                               .data = entries[i].with};
-            load_into(place->context, place->gpu, &library);
-        }
+    struct entry known;
+    for (size_t at = 0; library.result == CUDA_SUCCESS && objects_at(process, KIND_LIBRARY, at, &known); at++) {
+        library.handle = (CUlibrary)(uintptr_t)known.key; /* NOLINT(performance-no-int-to-ptr) */
+        library.size = (struct image_size){.code = ((uint64_t)known.references - 1) << CODE_SHIFT, .data = known.with};
+        load_into(place->context, place->gpu, &library);
     }
     return library.result;
 }
 
 /* The most local memory that a kernel of any library needs whose handle the program has. */
 static uint64_t most_of_kernels(struct process *process) {
-    struct entry entries[LIBRARIES_AT_ONCE];
+    struct entry kernels;
     uint64_t most = 0;
-    for (size_t at = 0, count = 1; count != 0; at += count) {
-        count = objects_copy(process, KIND_LIBRARY_KERNELS, at, entries, LIBRARIES_AT_ONCE);
-        for (size_t i = 0; i < count; i++)
-            most = entries[i].with > most ? entries[i].with : most;
-    }
+    for (size_t at = 0; objects_at(process, KIND_LIBRARY_KERNELS, at, &kernels); at++)
+        most = kernels.with > most ? kernels.with : most;
     return most;
 }
 

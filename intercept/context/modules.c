@@ -68,7 +68,7 @@ CUresult modules_grow(struct process *process, CUmodule module, uint64_t bytes) 
     struct place place = {entry.charge.gpu, entry.context};
     CUresult result = context_extra_add(process, &place, EXTRA_CODE, bytes);
     if (result == CUDA_SUCCESS)
-        objects_update(process, KIND_MODULE, (uintptr_t)module, entry.charge, entry.with + bytes);
+        objects_replace(process, KIND_MODULE, &entry, entry.charge, entry.with + bytes);
     return result;
 }
 

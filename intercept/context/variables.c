@@ -39,7 +39,7 @@ static CUresult charge(struct process *process, uint64_t whole, bool is_library,
         result = is_library ? libraries_grow(process, handle, bytes - spared)
                             : modules_grow(process, handle, bytes - spared);
         if (result == CUDA_SUCCESS) {
-            objects_update(process, KIND_UNREAD, whole, unread.charge, unread.with - spared);
+            objects_replace(process, KIND_UNREAD, &unread, unread.charge, unread.with - spared);
             objects_put(process, KIND_VARIABLE, variable);
         }
     }

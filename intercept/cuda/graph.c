@@ -211,9 +211,8 @@ static bool change(struct process *process, CUgraphExec exec, uint64_t from, uin
     struct graphs *graphs = &process->graphs;
     struct entry instance;
     lock_take(&graphs->lock);
-    bool same = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) && instance.with == from;
-    if (same)
-        objects_update(process, KIND_GRAPH_EXEC, (uintptr_t)exec, instance.charge, to);
+    bool same = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) && instance.with == from &&
+                objects_replace(process, KIND_GRAPH_EXEC, &instance, instance.charge, to);
     lock_give(&graphs->lock);
     return same;
 }

@@ -92,7 +92,7 @@ static bool name_it(struct process *process, uint64_t address, uint64_t key, uin
 /* Under `opened`. */
 static bool find_further(struct process *process, uint64_t address, uint64_t *key) {
     struct entry name;
-    for (size_t at = 0; objects_copy(process, KIND_IPC_FURTHER, at, &name, 1) != 0; at++) {
+    for (size_t at = 0; objects_at(process, KIND_IPC_FURTHER, at, &name); at++) {
         if (name.references != objects_mark(address) || name.key != objects_key(address, name.with) ||
             !is_open(process, name.with))
             continue;
@@ -151,10 +151,8 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
     uint64_t pages = pages_of(size);
     if (pages == opening->charge.pages)
         return CUDA_SUCCESS;
-    if (pools_take_like(process, &opening->charge, pages - opening->charge.pages, &more) == CUDA_SUCCESS) {
-        opening->charge.pages = (uint32_t)pages;
+    if (pools_extend(process, &opening->charge, opening->place.gpu, pages - opening->charge.pages) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
-    }
     CUresult result =
         pools_take(process, opening->place.gpu, pages, &more); /* the first region is full: perhaps in another one */
     if (result == CUDA_SUCCESS) {

@@ -139,7 +139,7 @@ bool exports_settle(struct process *process) {
     if (!process_has(process, KIND_EXPORTED))
         return false;
     lock_take(&process->exported.lock);
-    for (size_t at = 0; objects_copy(process, KIND_EXPORTED, at, &entry, 1) != 0;) {
+    for (size_t at = 0; objects_at(process, KIND_EXPORTED, at, &entry);) {
         if (may_live(process, (uint32_t)entry.key) || !objects_remove(process, KIND_EXPORTED, entry.key, &gone)) {
             at++;
             continue;

@@ -69,23 +69,52 @@ bool objects_remove(struct process *process, enum kind kind, uint64_t key, struc
     return found;
 }
 
-bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t references, struct entry *copy) {
+typedef bool matches(const struct entry *entry, uint64_t value);
+
+static bool is_of(const struct entry *entry, uint64_t references) {
+    return entry->references == references;
+}
+
+static bool is_with(const struct entry *entry, uint64_t with) {
+    return entry->with == with;
+}
+
+static bool is_in(const struct entry *entry, uint64_t context) {
+    return entry->context == context;
+}
+
+/* Removes an object that matches. Continues where the last search ended, since callers remove all such objects one by one:
+ * together they search once. */
+static bool remove_one(struct process *process, enum kind kind, matches *matches, uint64_t value, struct entry *copy) {
     struct objects *objects = &process->objects;
     struct table *table = &objects->tables[kind];
     bool found = false;
     if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
-    /* Continues where the last search ended, since callers remove all such objects one by one: together they search
-     * once. */
     for (size_t n = 0, from = objects->looked_at[kind]; n < table->capacity && !found; n++) {
         size_t i = (from + n) & (table->capacity - 1);
         objects->looked_at[kind] = i;
-        if (table->entries[i].key != 0 && table->entries[i].references == references)
+        if (table->entries[i].key != 0 && matches(&table->entries[i], value))
             found = take_out(objects, kind, &table->entries[i], copy);
     }
     lock_give(&objects->lock);
     return found;
+}
+
+bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t references, struct entry *copy) {
+    return remove_one(process, kind, is_of, references, copy);
+}
+
+bool objects_remove_one_with(struct process *process, enum kind kind, uint64_t with, struct entry *copy) {
+    return remove_one(process, kind, is_with, with, copy);
+}
+
+void objects_context_ended(struct process *process, uint32_t context) {
+    struct entry gone;
+    for (enum kind kind = 0; kind < KINDS && context != 0; kind++)
+        while (remove_one(process, kind, is_in, context, &gone))
+            end(process, kind, &gone);
 }
 
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy) {
@@ -116,86 +145,36 @@ bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, 
     return found;
 }
 
-size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t with) {
-    struct objects *objects = &process->objects;
-    struct table *table = &objects->tables[kind];
-    struct entry gone;
-    size_t count = 0, before;
-    lock_take(&objects->lock);
-    do {
-        before = count;
-        for (size_t i = 0; i < table->capacity;) {
-            if (table->entries[i].key != 0 && table->entries[i].with == with)
-                count += take_out(objects, kind, &table->entries[i], &gone); /* may move another entry to this index */
-            else
-                i++;
-        }
-    } while (count != before); /* an entry at the end may have moved to the beginning */
-    lock_give(&objects->lock);
-    return count;
-}
-
-bool objects_update(struct process *process, enum kind kind, uint64_t key, struct charge charge, uint64_t with) {
-    struct objects *objects = &process->objects;
-    lock_take(&objects->lock);
-    struct entry *known = table_find(&objects->tables[kind], key);
-    if (known != NULL) {
-        known->charge = charge;
-        known->with = with;
-    }
-    lock_give(&objects->lock);
-    return known != NULL;
-}
-
 static bool same(const struct charge *one, const struct charge *other) {
     return one->pages == other->pages && one->share == other->share && one->region == other->region;
 }
 
-bool objects_recharge(struct process *process, enum kind kind, uint64_t key, const struct charge *before,
-                      struct charge charge) {
+bool objects_replace(struct process *process, enum kind kind, const struct entry *before, struct charge charge,
+                     uint64_t with) {
     struct objects *objects = &process->objects;
     lock_take(&objects->lock);
-    struct entry *known = table_find(&objects->tables[kind], key);
-    bool changes = known != NULL && same(&known->charge, before);
-    if (changes)
+    struct entry *known = table_find(&objects->tables[kind], before->key);
+    bool changes = known != NULL && known->with == before->with && same(&known->charge, &before->charge);
+    if (changes) {
         known->charge = charge;
+        known->with = with;
+    }
     lock_give(&objects->lock);
     return changes;
 }
 
-size_t objects_copy(struct process *process, enum kind kind, size_t at, struct entry *entries, size_t room) {
+bool objects_at(struct process *process, enum kind kind, size_t at, struct entry *copy) {
     struct objects *objects = &process->objects;
     const struct table *table = &objects->tables[kind];
-    size_t count = 0;
+    bool found = false;
     if (!process_has(process, kind))
-        return 0;
+        return false;
     lock_take(&objects->lock);
-    for (size_t i = 0; i < table->capacity && count < room; i++) {
-        if (table->entries[i].key == 0)
-            continue;
-        if (at > 0)
-            at--;
-        else
-            entries[count++] = table->entries[i];
+    for (size_t i = 0; i < table->capacity && !found; i++) {
+        found = table->entries[i].key != 0 && at-- == 0;
+        if (found)
+            *copy = table->entries[i];
     }
     lock_give(&objects->lock);
-    return count;
-}
-
-static bool remove_one_in(struct objects *objects, enum kind kind, uint32_t context, struct entry *copy) {
-    struct table *table = &objects->tables[kind];
-    bool found = false;
-    lock_take(&objects->lock);
-    for (size_t i = 0; i < table->capacity && !found; i++)
-        if (table->entries[i].key != 0 && table->entries[i].context == context)
-            found = take_out(objects, kind, &table->entries[i], copy);
-    lock_give(&objects->lock);
     return found;
-}
-
-void objects_context_ended(struct process *process, uint32_t context) {
-    struct entry gone;
-    for (enum kind kind = 0; kind < KINDS && context != 0; kind++)
-        while (process_has(process, kind) && remove_one_in(&process->objects, kind, context, &gone))
-            end(process, kind, &gone);
 }

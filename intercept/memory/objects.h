@@ -18,27 +18,23 @@ void objects_put_back(struct process *process, enum kind kind, struct entry entr
 bool objects_find(struct process *process, enum kind kind, uint64_t key, struct entry *copy);
 bool objects_remove(struct process *process, enum kind kind, uint64_t key, struct entry *copy);
 
-/* Removes an object with these `references`, whatever its key. */
+/* Removes an object with these `references`, or this `with`, whatever its key. False if there is none. The charge is not
+ * ended. */
 bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t references, struct entry *copy);
+bool objects_remove_one_with(struct process *process, enum kind kind, uint64_t with, struct entry *copy);
 
 /* Removes an object if its `with` is this. Its charge is not ended. */
 bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with);
 
-/* Removes all objects with this `with`, and returns their number. Their charges are not ended. */
-size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t with);
-
 /* Adds to an object's `references`, and removes the object when they reach 0. False if there is none. */
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy);
 
-/* Copies objects of a kind, beginning with number `at`. Returns how many: at most `room`. */
-size_t objects_copy(struct process *process, enum kind kind, size_t at, struct entry *entries, size_t room);
+/* Copies the object of a kind with the number `at`, counted from 0. False if there are not so many. */
+bool objects_at(struct process *process, enum kind kind, size_t at, struct entry *copy);
 
-/* Replaces an object's charge and `with`. False if there is none. */
-bool objects_update(struct process *process, enum kind kind, uint64_t key, struct charge charge, uint64_t with);
-
-/* Replaces an object's charge, if it is still `before`. False if not. */
-bool objects_recharge(struct process *process, enum kind kind, uint64_t key, const struct charge *before,
-                      struct charge charge);
+/* Replaces an object's charge and `with`, if they are still as they were `before`. False if not. */
+bool objects_replace(struct process *process, enum kind kind, const struct entry *before, struct charge charge,
+                     uint64_t with);
 
 /* Ends every object of a context that ended. */
 void objects_context_ended(struct process *process, uint32_t context);

@@ -159,20 +159,17 @@ void physical_released(struct process *process, struct releases *releases, CUres
 /* Imported memory whose owner is not of this claim is charged here, as far as it is used. */
 static CUresult pay(struct process *process, uint64_t number, uint64_t bytes) {
     struct entry memory;
-    struct charge more;
     while (objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) && memory.charge.unpaid &&
            pages_of(bytes) > memory.charge.pages) {
         uint64_t pages = pages_of(bytes) - memory.charge.pages;
-        CUresult result = memory.charge.pages != 0 ? pools_take_like(process, &memory.charge, pages, &more)
-                                                   : pools_take(process, memory.charge.gpu, pages, &more);
+        struct charge sum = memory.charge;
+        CUresult result = pools_extend(process, &sum, memory.charge.gpu, pages);
         if (result != CUDA_SUCCESS)
             return result;
-        struct charge sum = more;
-        sum.pages += memory.charge.pages;
         sum.unpaid = true;
-        if (objects_recharge(process, KIND_PHYSICAL_MEMORY, number, &memory.charge, sum))
+        if (objects_replace(process, KIND_PHYSICAL_MEMORY, &memory, sum, memory.with))
             break;
-        charge_give(process, &more); /* another thread has charged it meanwhile */
+        charge_give_part(process, &sum, pages); /* another thread has charged it meanwhile */
     }
     return CUDA_SUCCESS;
 }
@@ -193,8 +190,9 @@ static uint32_t make_export(struct process *process, uint64_t number) {
     struct entry memory;
     if (!objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) || memory.charge.unpaid)
         return EXPORTS_UNTRACKED;
-    uint32_t exported = exports_share(process, &memory.charge);
-    objects_update(process, KIND_PHYSICAL_MEMORY, number, memory.charge, memory.with);
+    struct charge share = memory.charge;
+    uint32_t exported = exports_share(process, &share);
+    objects_replace(process, KIND_PHYSICAL_MEMORY, &memory, share, memory.with);
     return exported;
 }
 
@@ -220,7 +218,7 @@ void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size
 
 bool physical_find_mapping(struct process *process, uint64_t number, CUdeviceptr address, CUdeviceptr *begin) {
     struct entry mapping;
-    for (size_t at = 0; number != 0 && objects_copy(process, KIND_MAPPING, at, &mapping, 1) != 0; at++) {
+    for (size_t at = 0; number != 0 && objects_at(process, KIND_MAPPING, at, &mapping); at++) {
         *begin = mapping.key;
         if (mapping.with == number && address - mapping.key < (uint64_t)mapping.references << MAPPING_SHIFT)
             return true;

@@ -28,15 +28,6 @@ struct pool {
     struct charge headroom;       /* taken for growth; in this process's own slot, even if the pool is a share */
 };
 
-static struct pool *new_pool(struct process *process) {
-    struct pool *pool = mapped_new(sizeof *pool);
-    if (pool == NULL)
-        return NULL;
-    pool->next = atomic_load(&process->pools.first);
-    atomic_store(&process->pools.first, pool);
-    return pool;
-}
-
 /* Under the pools' lock. A destroyed and empty record is used again. */
 static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice device, bool graphs) {
     struct pool *idle = NULL;
@@ -50,8 +41,9 @@ static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice 
     if (idle != NULL) {
         idle->destroyed = idle->placed = false;
         idle->export = 0;
-    } else {
-        idle = new_pool(process);
+    } else if ((idle = mapped_new(sizeof *idle)) != NULL) {
+        idle->next = atomic_load(&process->pools.first);
+        atomic_store(&process->pools.first, idle);
     }
     return idle;
 }
@@ -398,11 +390,12 @@ void pools_freed(struct process *process, const struct entry *memory, CUcontext 
 /* If the driver reports nothing in use, the allocations that are still recorded ended without being freed. */
 static void remove_if_cleared(struct process *process, struct pool *pool) {
     cuuint64_t used = 0;
+    struct entry memory;
     lock_take(&pool->lock);
     if (!pool->graphs && !pool->destroyed && !pool->destroying && atomic_load(&pool->allocations) != 0 &&
         REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS && used == 0)
-        atomic_fetch_sub(&pool->allocations,
-                         (uint32_t)objects_remove_all_with(process, KIND_POOL_MEMORY, (uintptr_t)pool));
+        while (objects_remove_one_with(process, KIND_POOL_MEMORY, (uintptr_t)pool, &memory))
+            atomic_fetch_sub(&pool->allocations, 1);
     lock_give(&pool->lock);
 }
 

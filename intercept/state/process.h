@@ -101,7 +101,7 @@ enum kind {
 struct objects {
     struct lock lock;
     struct table tables[KINDS];
-    size_t looked_at[KINDS];      /* where objects_remove_one_of stopped */
+    size_t looked_at[KINDS];      /* where the last search for one of several stopped */
     _Atomic size_t counts[KINDS]; /* entries, read without the lock; see process_has */
 };
 
