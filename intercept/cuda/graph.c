@@ -58,7 +58,7 @@ static bool add_graph(CUgraph graph, struct sizes *sizes, int depth) {
     if (REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS)
         for (size_t i = 0; i < count && added; i++)
             added = add_node(nodes[i], sizes, depth);
-    munmap(nodes, room);
+    mapped_free(nodes, room);
     return added;
 }
 

@@ -54,11 +54,6 @@ struct view {
     bool present;
 };
 
-static void add(uint64_t *sum, uint64_t more) {
-    if (__builtin_add_overflow(*sum, more, sum))
-        *sum = UINT64_MAX;
-}
-
 static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
@@ -332,8 +327,7 @@ static struct image_size descriptor_size(int descriptor) {
         got = call_pread(descriptor, contents + at, length - at, (off_t)at);
     if (contents != NULL && at == length)
         size = image_contents_size(contents, length);
-    if (contents != NULL)
-        munmap(contents, length);
+    mapped_free(contents, length);
     return size;
 }
 

@@ -45,11 +45,6 @@ static bool is(const char *word, size_t length, const char *what) {
     return strlen(what) == length && strncmp(word, what, length) == 0;
 }
 
-static void add(uint64_t *sum, uint64_t more) {
-    if (__builtin_add_overflow(*sum, more, sum))
-        *sum = UINT64_MAX;
-}
-
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 /* The parser's position. `failed` is never reset. */
@@ -309,6 +304,6 @@ struct image_size image_ptx_size(const char *text, size_t length) {
     add_variables(&size, copy, ".const");
     if (strstr(copy, ".managed") != NULL) /* the driver places these apart */
         add(&size.data, BLOCK_BYTES);
-    munmap(copy, room);
+    mapped_free(copy, room);
     return size;
 }

@@ -152,8 +152,7 @@ void physical_released(struct process *process, struct releases *releases, CUres
         else if (release->holder != KINDS)
             objects_put(process, release->holder, release->holding);
     }
-    if (releases->room != 0)
-        munmap(releases->many, releases->room * sizeof *releases->many);
+    mapped_free(releases->many, releases->room * sizeof *releases->many);
 }
 
 /* Imported memory whose owner is not of this claim is charged here, as far as it is used. */

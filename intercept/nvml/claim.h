@@ -71,10 +71,6 @@ void nvml_free_members(struct members *members);
 /* The member with this process ID, or NULL. */
 const struct member *nvml_find_member(const struct members *members, unsigned int pid);
 
-/* Memory from mmap, since the caller may be inside malloc. NULL if there is none. */
-void *nvml_map(size_t size);
-void nvml_unmap(void *room, size_t size);
-
 /* A list of the driver's, which may contain processes that the caller must not see. */
 struct answer {
     size_t entry, pid_offset; /* the size of an entry, and the offset of the process ID in it */

@@ -1,8 +1,8 @@
 /* The processes that a process may see: the living ones of its claims, as the regions and the driver list them. */
 #include "nvml/claim.h"
+#include "system/mapped.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Each slot of each region may be another process. Pages that are not written to take no memory. */
@@ -43,7 +43,7 @@ nvmlReturn_t nvml_read_members(nvmlDevice_t device, struct claimed *claimed, str
     nvmlReturn_t result = nvml_read_claims(device, claimed);
     if (result != NVML_SUCCESS || claimed->gpu < 0)
         return result;
-    members->list = nvml_map(members->size);
+    members->list = mapped_new(members->size);
     if (members->list == NULL)
         return NVML_ERROR_MEMORY;
     for (unsigned i = (unsigned)claimed->gpu; i < claimed->claims->count; i++)
@@ -53,7 +53,7 @@ nvmlReturn_t nvml_read_members(nvmlDevice_t device, struct claimed *claimed, str
 }
 
 void nvml_free_members(struct members *members) {
-    nvml_unmap(members->list, members->size);
+    mapped_free(members->list, members->size);
 }
 
 const struct member *nvml_find_member(const struct members *members, unsigned int pid) {
@@ -78,12 +78,12 @@ bool nvml_enlarge(struct answer *answer, nvmlReturn_t result) {
     nvml_free_answer(answer);
     answer->count += 16;
     answer->size = answer->count * answer->entry;
-    answer->list = nvml_map(answer->size);
+    answer->list = mapped_new(answer->size);
     return answer->list != NULL;
 }
 
 void nvml_free_answer(struct answer *answer) {
-    nvml_unmap(answer->list, answer->size);
+    mapped_free(answer->list, answer->size);
     answer->list = NULL;
 }
 

@@ -14,12 +14,16 @@ static nvmlReturn_t read_claims_after(nvmlReturn_t result, nvmlDevice_t device, 
     return result == NVML_SUCCESS ? nvml_read_claims(device, claimed) : result;
 }
 
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+static nvmlReturn_t report(nvmlDevice_t device, nvmlReturn_t result, nvmlMemory_t *memory) {
     struct claimed claimed;
-    nvmlReturn_t result = read_claims_after(REAL(nvmlDeviceGetMemoryInfo)(device, memory), device, &claimed);
+    result = read_claims_after(result, device, &claimed);
     if (result == NVML_SUCCESS)
         REPORT_CLAIM(memory, claimed);
     return result;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    return report(device, REAL(nvmlDeviceGetMemoryInfo)(device, memory), memory);
 }
 
 /* The driver answers only for versions of the struct that it knows. There is one so far. */
@@ -35,12 +39,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 
 /* A claim does not record protected memory separately, so all of its use is reported. */
 nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory) {
-    struct claimed claimed;
-    nvmlReturn_t result =
-        read_claims_after(REAL(nvmlDeviceGetConfComputeProtectedMemoryUsage)(device, memory), device, &claimed);
-    if (result == NVML_SUCCESS)
-        REPORT_CLAIM(memory, claimed);
-    return result;
+    return report(device, REAL(nvmlDeviceGetConfComputeProtectedMemoryUsage)(device, memory), memory);
 }
 
 nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *sizes) {

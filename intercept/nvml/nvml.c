@@ -3,9 +3,7 @@
 #include "driver/real.h"
 #include "nvml/claim.h"
 #include "system/explain.h"
-
-#include <errno.h>
-#include <sys/mman.h>
+#include "system/mapped.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -49,20 +47,19 @@ static struct claims *claims(void) {
         return all;
     int error = errno;
     char why[512] = "no memory";
-    struct claims *fresh = nvml_map(sizeof *fresh);
+    struct claims *fresh = mapped_new(sizeof *fresh);
     if (fresh == NULL || !claims_open(fresh, false, why, sizeof why)) {
         explain(
             CAUSE_REGION,
             "cannot read the GPU memory limit for NVML: %s; start the program in a container with GPU slices, or with "
             "`tranche run`",
             why);
-        if (fresh != NULL)
-            nvml_unmap(fresh, sizeof *fresh);
+        mapped_free(fresh, sizeof *fresh);
     } else if (atomic_compare_exchange_strong(&kept, &all, fresh)) {
         all = fresh;
     } else {
         claims_close(fresh);
-        nvml_unmap(fresh, sizeof *fresh);
+        mapped_free(fresh, sizeof *fresh);
     }
     errno = error;
     return all;
@@ -83,14 +80,4 @@ nvmlReturn_t nvml_read_claims(nvmlDevice_t device, struct claimed *claimed) {
         claimed->used = claims_used_bytes(all, gpu);
     }
     return NVML_SUCCESS;
-}
-
-void *nvml_map(size_t size) {
-    void *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return room == MAP_FAILED ? NULL : room;
-}
-
-void nvml_unmap(void *room, size_t size) {
-    if (room != NULL)
-        munmap(room, size);
 }

@@ -2,13 +2,11 @@
  * writes. */
 #include "region/words.h"
 #include "system/calls.h"
+#include "system/mapped.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -301,14 +299,12 @@ bool region_join(struct region *region, char *why, size_t why_size) {
 
 void region_close(struct region *region) {
     region_holder_close(region);
-    if (region->usage != NULL)
-        munmap(region->usage, REGION_USAGE_SIZE);
+    mapped_free(region->usage, REGION_USAGE_SIZE);
     if (region->descriptor >= 0) {
         call_close(region->descriptor);
         region_queue_close(&region->queue);
     }
-    if (region->limit != NULL)
-        munmap((void *)(uintptr_t)region->limit, REGION_LIMIT_SIZE);
+    mapped_free((void *)(uintptr_t)region->limit, REGION_LIMIT_SIZE);
     region->usage = NULL;
     region->limit = NULL;
     region->slot = region->descriptor = -1;

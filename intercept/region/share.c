@@ -7,10 +7,9 @@
  */
 #include "region/words.h"
 #include "system/calls.h"
+#include "system/mapped.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define HOLDER_SIZE 4096u
@@ -39,8 +38,7 @@ bool region_holder_open(struct region *region) {
         call_close(fd);
         return false;
     }
-    if (region->holder.mapping != NULL)
-        munmap(region->holder.mapping, HOLDER_SIZE);
+    mapped_free(region->holder.mapping, HOLDER_SIZE);
     region_queue_close(&region->holder.queue);
     region->holder = (struct region_holder){.descriptor = fd, .mapping = mapping, .queue = region_queue_new(fd)};
     return true;
@@ -60,10 +58,8 @@ static int holder(struct region *region) {
 void region_holder_close(struct region *region) {
     if (is_holder(region, region->holder.descriptor))
         call_close(region->holder.descriptor);
-    if (region->holder.mapping != NULL)
-        munmap(region->holder.mapping, HOLDER_SIZE);
-    if (region->holds != NULL)
-        munmap(region->holds, HOLDS_SIZE);
+    mapped_free(region->holder.mapping, HOLDER_SIZE);
+    mapped_free(region->holds, HOLDS_SIZE);
     region_queue_close(&region->holder.queue);
     region->holder = (struct region_holder){.descriptor = -1, .queue = {.socket = -1}};
     region->holds = NULL;
@@ -77,13 +73,9 @@ static bool lock_share(int fd, int index, short type) {
 
 /* Only its pages that are written to take memory. */
 static bool make_holds(struct region *region) {
-    if (region->holds != NULL)
-        return true;
-    void *map = mmap(NULL, HOLDS_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED)
-        return false;
-    region->holds = map;
-    return true;
+    if (region->holds == NULL)
+        region->holds = mapped_new(HOLDS_SIZE);
+    return region->holds != NULL;
 }
 
 static bool usable(const struct region *region) {

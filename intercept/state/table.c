@@ -30,8 +30,7 @@ static bool grow(struct table *table) {
     for (size_t i = 0; i < table->capacity; i++)
         if (table->entries[i].key != 0)
             place(&larger, table->entries[i]);
-    if (table->entries != NULL)
-        munmap(table->entries, table->capacity * sizeof(struct entry));
+    mapped_free(table->entries, table->capacity * sizeof(struct entry));
     table->entries = larger.entries;
     table->capacity = larger.capacity;
     return true;

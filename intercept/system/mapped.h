@@ -7,12 +7,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Zeroed memory, to be released with munmap; NULL if there is none. */
+/* Zeroed memory; NULL if there is none. */
 static inline void *mapped_new(size_t bytes) {
     int error = errno;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     errno = error;
     return memory != MAP_FAILED ? memory : NULL;
+}
+
+/* Releases it; NULL is ignored. */
+static inline void mapped_free(void *memory, size_t bytes) {
+    if (memory != NULL)
+        munmap(memory, bytes);
 }
 
 /* Doubles an array of `*room` elements of `size` bytes, or allocates one of a page if `*room` is 0; updates `*room`.
@@ -22,10 +28,9 @@ static inline void *mapped_grow(void *each, size_t *room, size_t size) {
     void *memory = mapped_new(larger * size);
     if (memory == NULL)
         return NULL;
-    if (*room != 0) {
+    if (*room != 0)
         memcpy(memory, each, *room * size);
-        munmap(each, *room * size);
-    }
+    mapped_free(each, *room * size);
     *room = larger;
     return memory;
 }
