@@ -6,17 +6,11 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define X(symbol, name, since, stream, parameters, ...)                                                                \
-    static CUresult absent_##symbol parameters {                                                                       \
-        return CUDA_ERROR_NOT_SUPPORTED;                                                                               \
-    }
-CUDA_SHADOWED(X)
-#undef X
 #define X(symbol, parameters)                                                                                          \
     static CUresult absent_##symbol parameters {                                                                       \
         return CUDA_ERROR_NOT_SUPPORTED;                                                                               \
     }
-CUDA_CALLED(X)
+CUDA_DRIVERS
 #undef X
 #pragma GCC diagnostic pop
 
@@ -24,11 +18,8 @@ static const struct {
     const char *symbol;
     any_function absent;
 } functions[CUDA_FUNCTION_COUNT] = {
-#define X(symbol, name, since, stream, parameters, ...) {#symbol, (any_function)absent_##symbol},
-    CUDA_SHADOWED(X)
-#undef X
 #define X(symbol, parameters) {#symbol, (any_function)absent_##symbol},
-        CUDA_CALLED(X)
+    CUDA_DRIVERS
 #undef X
 };
 

@@ -15,21 +15,17 @@
 CUDA_SHADOWED(X)
 #undef X
 
-#define X(symbol, name, since, stream, parameters, ...) typedef CUresult(*symbol##_function) parameters;
-CUDA_SHADOWED(X)
-#undef X
+/* The driver's functions: an X of the symbol and the parameters for each. */
+#define CUDA_DRIVERS_ROW(symbol, name, since, stream, parameters, ...) X(symbol, parameters)
+#define CUDA_DRIVERS CUDA_SHADOWED(CUDA_DRIVERS_ROW) CUDA_CALLED(X)
+
 #define X(symbol, parameters) typedef CUresult(*symbol##_function) parameters;
-CUDA_CALLED(X)
+CUDA_DRIVERS
 #undef X
 
 enum cuda_function {
-#define X(symbol, name, since, stream, parameters, ...) CUDA_##symbol,
-    CUDA_SHADOWED(X)
-#undef X
-        CUDA_SHADOWED_COUNT,
-    CUDA_BEFORE_CALLED = CUDA_SHADOWED_COUNT - 1,
 #define X(symbol, parameters) CUDA_##symbol,
-    CUDA_CALLED(X)
+    CUDA_DRIVERS
 #undef X
         CUDA_FUNCTION_COUNT
 };
