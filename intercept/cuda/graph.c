@@ -15,12 +15,10 @@
 #include "state/gpus.h"
 #include "system/mapped.h"
 
-#define GRAPH_DEVICES DEVICES_MAX
 #define DEPTH_MAX 16
-#define PIECE_BYTES (UINT64_C(32) << 20)
 
 struct sizes {
-    uint64_t bytes[GRAPH_DEVICES];
+    uint64_t bytes[DEVICES_MAX];
 };
 
 static bool add_graph(CUgraph graph, struct sizes *sizes, int depth);
@@ -37,9 +35,9 @@ static bool add_node(CUgraphNode node, struct sizes *sizes, int depth) {
         allocation.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return true;
     int device = allocation.poolProps.location.id;
-    if (device < 0 || device >= GRAPH_DEVICES)
+    if (device < 0 || device >= DEVICES_MAX)
         return false;
-    sizes->bytes[device] += (allocation.bytesize + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
+    sizes->bytes[device] += (allocation.bytesize + POOLS_GROWTH_BYTES - 1) / POOLS_GROWTH_BYTES * POOLS_GROWTH_BYTES;
     return true;
 }
 
@@ -78,7 +76,7 @@ static void remove_sizes(struct process *process, uint64_t number) {
     struct entry devices, of_device;
     if (number == 0 || !objects_remove(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
         return;
-    for (int device = 0; device < GRAPH_DEVICES; device++)
+    for (int device = 0; device < DEVICES_MAX; device++)
         if (devices.with >> device & 1)
             objects_remove(process, KIND_GRAPH_EXEC, key_of(number, device), &of_device);
 }
@@ -95,7 +93,7 @@ static bool record(struct process *process, CUgraphExec exec, const struct sizes
     static _Atomic uint64_t last_number;
     uint64_t devices = 0, number = 1 + atomic_fetch_add(&last_number, 1);
     bool put = true;
-    for (int device = 0; device < GRAPH_DEVICES && put; device++) {
+    for (int device = 0; device < DEVICES_MAX && put; device++) {
         if (sizes->bytes[device] == 0)
             continue;
         devices |= UINT64_C(1) << device;
@@ -113,8 +111,8 @@ static bool record(struct process *process, CUgraphExec exec, const struct sizes
 
 struct launching {
     struct process *process;
-    struct pool *pools[GRAPH_DEVICES];
-    struct charge growth[GRAPH_DEVICES];
+    struct pool *pools[DEVICES_MAX];
+    struct charge growth[DEVICES_MAX];
     uint64_t number; /* of the instance */
 };
 
@@ -134,10 +132,10 @@ static CUresult take_for(struct launching *launching, CUdevice device, uint64_t 
 
 static CUresult before(struct launching *launching, const struct sizes *sizes) {
     CUresult result = CUDA_SUCCESS;
-    for (int device = 0; device < GRAPH_DEVICES && result == CUDA_SUCCESS; device++)
+    for (int device = 0; device < DEVICES_MAX && result == CUDA_SUCCESS; device++)
         if (sizes->bytes[device] != 0)
             result = take_for(launching, device, sizes->bytes[device]);
-    for (int device = 0; device < GRAPH_DEVICES && result != CUDA_SUCCESS; device++)
+    for (int device = 0; device < DEVICES_MAX && result != CUDA_SUCCESS; device++)
         if (launching->pools[device] != NULL)
             charge_give(launching->process, &launching->growth[device]);
     return result;
@@ -146,7 +144,7 @@ static CUresult before(struct launching *launching, const struct sizes *sizes) {
 /* A launch frees its memory when the stream reaches it. */
 static CUresult launched(struct launching *launching, CUstream stream, CUresult result) {
     bool any = false;
-    for (int device = 0; device < GRAPH_DEVICES; device++)
+    for (int device = 0; device < DEVICES_MAX; device++)
         any = any || launching->pools[device] != NULL;
     if (any && result == CUDA_SUCCESS)
         streams_freed_in(launching->process, streams_context(stream), stream);
@@ -154,7 +152,7 @@ static CUresult launched(struct launching *launching, CUstream stream, CUresult 
 }
 
 static CUresult after(struct launching *launching, CUresult result) {
-    for (int device = 0; device < GRAPH_DEVICES; device++)
+    for (int device = 0; device < DEVICES_MAX; device++)
         if (launching->pools[device] != NULL)
             pools_graphs_after(launching->process, launching->pools[device], &launching->growth[device]);
     return result;
@@ -165,7 +163,7 @@ static void find_sizes(struct process *process, uint64_t number, struct sizes *s
     struct entry devices, entry;
     if (number == 0 || !objects_find(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
         return;
-    for (int device = 0; device < GRAPH_DEVICES; device++)
+    for (int device = 0; device < DEVICES_MAX; device++)
         if (devices.with >> device & 1 && objects_find(process, KIND_GRAPH_EXEC, key_of(number, device), &entry))
             sizes->bytes[device] = entry.with;
 }

@@ -7,10 +7,7 @@
 #include "memory/tags.h"
 #include "system/mapped.h"
 
-/* A pool grows by pieces of this size (observed, not documented), or by the size of the allocation. If a driver took
- * more, settling would charge it. */
-#define GROWTH_BYTES (UINT64_C(32) << 20)
-#define GROWTH_PAGES (GROWTH_BYTES >> REGION_PAGE_SHIFT)
+#define GROWTH_PAGES (POOLS_GROWTH_BYTES >> REGION_PAGE_SHIFT)
 
 struct pool {
     struct pool *next;
@@ -112,19 +109,6 @@ CUresult pools_extend(struct process *process, struct charge *charge, int gpu, u
 
 /* --- settling ----------------------------------------------------------------------------------------------------- */
 
-/* Empties the record of a destroyed pool. Under its lock; the caller ends what it returns after that. */
-static struct entry take_rest(struct pool *pool) {
-    struct entry rest = {.charge = pool->charge, .references = pool->export};
-    pool->charge = (struct charge){0};
-    pool->export = 0;
-    return rest;
-}
-
-static void end_rest(struct process *process, const struct entry *rest) {
-    if (rest->charge.pages != 0 || rest->charge.share != 0)
-        exports_end(process, &rest->charge, rest->references);
-}
-
 static bool reserved_pages(const struct pool *pool, uint64_t *pages) {
     cuuint64_t bytes = 0;
     CUresult result =
@@ -198,12 +182,18 @@ static bool is_ending(const struct pool *pool) {
 }
 
 static void end_if_released(struct process *process, struct pool *pool) {
-    struct entry rest = {0};
+    struct charge rest = {0};
+    uint32_t number = 0;
     lock_take(&pool->lock);
-    if (is_ending(pool) && streams_are_idle(process))
-        rest = take_rest(pool);
+    if (is_ending(pool) && streams_are_idle(process)) {
+        rest = pool->charge;
+        number = pool->export;
+        pool->charge = (struct charge){0};
+        pool->export = 0;
+    }
     lock_give(&pool->lock);
-    end_rest(process, &rest);
+    if (rest.pages != 0 || rest.share != 0)
+        exports_end(process, &rest, number);
 }
 
 /* Querying the streams may shrink pools, so it comes first. */
@@ -258,8 +248,8 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
 /* --- growing ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t pages_to_grow(uint64_t bytes) {
-    uint64_t pieces = bytes / GROWTH_BYTES + (bytes % GROWTH_BYTES != 0);
-    return (pieces ? pieces : 1) * (GROWTH_BYTES >> REGION_PAGE_SHIFT);
+    uint64_t pieces = bytes / POOLS_GROWTH_BYTES + (bytes % POOLS_GROWTH_BYTES != 0);
+    return (pieces ? pieces : 1) * GROWTH_PAGES;
 }
 
 /* A pool is charged in one region, where it grew first. Under its lock. */

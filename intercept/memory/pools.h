@@ -17,6 +17,10 @@
 
 #include "state/charge.h"
 
+/* A pool grows by pieces of this size (observed, not documented), or by the size of the allocation. If a driver took
+ * more, settling would charge it. */
+#define POOLS_GROWTH_BYTES (UINT64_C(32) << 20)
+
 enum pools_effort {
     POOLS_WHAT_IS_FREE,  /* releases what pools hold unused */
     POOLS_AFTER_WAITING, /* first waits for pending frees */

@@ -32,14 +32,6 @@ static long this_thread(void) {
     return syscall(SYS_gettid);
 }
 
-/* Under the lock. */
-static bool grow(struct streams *streams) {
-    struct freed_in *larger = mapped_grow(streams->each, &streams->room, sizeof *larger);
-    if (larger != NULL)
-        streams->each = larger;
-    return larger != NULL;
-}
-
 /* Under the lock: the entry of the same stream, or a free one. NULL if there is no memory. Each event has its own
  * entry. */
 static struct freed_in *place_for(struct streams *streams, const struct freed_in *freed) {
@@ -52,10 +44,26 @@ static struct freed_in *place_for(struct streams *streams, const struct freed_in
                  known->context == freed->context && known->thread == freed->thread)
             return &streams->each[i];
     }
-    if (unused == streams->room && !grow(streams))
-        return NULL;
+    if (unused == streams->room) {
+        struct freed_in *larger = mapped_grow(streams->each, &streams->room, sizeof *larger);
+        if (larger == NULL)
+            return NULL;
+        streams->each = larger;
+    }
     streams->count += unused == streams->count;
     return &streams->each[unused];
+}
+
+/* Puts an entry with the next number, and returns its index; -1 if there is no memory. */
+static inline ssize_t put(struct streams *streams, struct freed_in *freed) {
+    lock_take(&streams->lock);
+    struct freed_in *place = place_for(streams, freed);
+    freed->number = ++streams->frees;
+    if (place != NULL)
+        *place = *freed;
+    ssize_t index = place != NULL ? place - streams->each : -1;
+    lock_give(&streams->lock);
+    return index;
 }
 
 CUcontext streams_context(CUstream stream) {
@@ -72,14 +80,8 @@ void streams_freed_in(struct process *process, CUcontext context, CUstream strea
     struct freed_in freed = {.stream = stream, .context = context};
     if (stream == CU_STREAM_PER_THREAD)
         freed.thread = this_thread();
-    lock_take(&streams->lock);
-    struct freed_in *place = place_for(streams, &freed);
-    freed.number = ++streams->frees;
-    if (place != NULL)
-        *place = freed;
-    else
-        streams->incomplete = true;
-    lock_give(&streams->lock);
+    if (put(streams, &freed) < 0)
+        atomic_store(&streams->incomplete, true);
 }
 
 static bool at(struct streams *streams, size_t index, struct freed_in *freed) {
@@ -251,30 +253,20 @@ void streams_context_ended(struct process *process, CUcontext context) {
 
 /* --- memory that is no pool's ------------------------------------------------------------------------------------- */
 
-static bool put(struct streams *streams, const struct freed_in *freed, size_t *index) {
-    lock_take(&streams->lock);
-    struct freed_in *place = place_for(streams, freed);
-    if (place != NULL) {
-        *place = *freed;
-        place->number = ++streams->frees;
-        *index = (size_t)(place - streams->each);
-    }
-    lock_give(&streams->lock);
-    return place != NULL;
-}
-
 static bool record_free(struct process *process, CUstream stream, struct freed_in *freed) {
-    size_t index = 0;
+    ssize_t index = -1;
     if (is_recorded(stream) || REAL(cuEventCreate)(&freed->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return false;
     atomic_fetch_add(&process->streams.waiting, 1);
-    if (REAL(cuEventRecord)(freed->event, stream) != CUDA_SUCCESS || !put(&process->streams, freed, &index)) {
+    if (REAL(cuEventRecord)(freed->event, stream) == CUDA_SUCCESS)
+        index = put(&process->streams, freed);
+    if (index < 0) {
         atomic_fetch_sub(&process->streams.waiting, 1);
         REAL(cuEventDestroy_v2)(freed->event);
         return false;
     }
     lock_take(&process->streams.querying);
-    sweep(process, index);
+    sweep(process, (size_t)index);
     lock_give(&process->streams.querying);
     return true;
 }

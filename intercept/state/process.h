@@ -27,9 +27,7 @@
 
 #define DEVICES_MAX 64
 #define HINT_BITS 3
-#define HINTS (1u << HINT_BITS)
 #define GATE_BITS 6
-#define GATES (1u << GATE_BITS)
 #define SHARD_BITS 4
 #define SHARDS (1u << SHARD_BITS)
 
@@ -46,9 +44,9 @@ struct contexts {
     struct lock lock;
     struct table table; /* by handle */
     uint32_t last_serial;
-    struct hint hints[HINTS];
-    struct gate gates[GATES]; /* by hash of the handle; see contexts_enter */
-    struct gate creating;     /* calls that create explicit contexts are in it; closed to adopt one */
+    struct hint hints[1u << HINT_BITS];
+    struct gate gates[1u << GATE_BITS]; /* by hash of the handle; see contexts_enter */
+    struct gate creating;               /* calls that create explicit contexts are in it; closed to adopt one */
     struct reentrant_lock lifecycles[DEVICES_MAX];
     CUcontext primaries[DEVICES_MAX];
     CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
@@ -125,10 +123,10 @@ struct streams {
     struct freed_in *each; /* an entry keeps its index, so a loop over all misses none */
     size_t count, room;
     uint64_t frees;
-    _Atomic size_t waiting; /* entries with memory that is not a pool's */
-    size_t swept;           /* the index after the last one queried; under `querying`, as is the next */
-    bool unsynchronized;    /* a free was found done, and nothing was synchronised since */
-    bool incomplete;        /* an entry could not be recorded for want of memory */
+    _Atomic size_t waiting;  /* entries with memory that is not a pool's */
+    size_t swept;            /* the index after the last one queried; under `querying`, as is the next */
+    bool unsynchronized;     /* a free was found done, and nothing was synchronised since */
+    _Atomic bool incomplete; /* an entry could not be recorded for want of memory */
 };
 
 /* Exports are numbered from 1 to this, the signals that F_SETSIG accepts (fcntl(2)). */
@@ -143,7 +141,7 @@ struct exported {
             uint64_t device, inode; /* identify the file; 0 if there is no witness yet */
         } file;
     } witness;
-    bool untracked;                   /* an export exists that the witness cannot query */
+    _Atomic bool untracked;           /* an export exists that the witness cannot query */
     uint64_t numbers;                 /* bit n-1 is set if number n is in use */
     struct charge names[TAG_NUMBERS]; /* by number - 1: this process's name for a share of another process */
     struct lock sharing;
