@@ -113,11 +113,11 @@ static uint64_t first_stack(const struct place *place) {
 }
 
 /* Local memory is sized by the larger of the stack limit and the kernels' needs. */
-static CUresult set_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
-                          uint64_t kernel) {
+static CUresult set_local(struct process *process, const struct place *place, uint64_t stack, uint64_t kernel) {
     uint64_t base = context_extra_base(process, place, EXTRA_LOCAL, first_stack(place));
     uint64_t most = stack > kernel ? stack : kernel;
-    CUresult result = context_extra_set(process, place, EXTRA_LOCAL, most > base ? product(most - base, threads) : 0);
+    uint64_t bytes = most > base ? product(most - base, gpus_threads(process, place->gpu)) : 0;
+    CUresult result = context_extra_set(process, place, EXTRA_LOCAL, bytes);
     if (result == CUDA_SUCCESS) {
         note(process, place, EXTRA_STACK, stack);
         note(process, place, EXTRA_KERNEL, kernel);
@@ -125,13 +125,13 @@ static CUresult set_local(struct process *process, const struct place *place, ui
     return result;
 }
 
-CUresult context_extra_stack(struct process *process, const struct place *place, uint64_t threads, uint64_t stack) {
-    return set_local(process, place, threads, stack, noted(process, place, EXTRA_KERNEL));
+CUresult context_extra_stack(struct process *process, const struct place *place, uint64_t stack) {
+    return set_local(process, place, stack, noted(process, place, EXTRA_KERNEL));
 }
 
 /* Sets what kernels need, to more or to less. */
 static CUresult set_kernel(struct process *process, const struct place *place, uint64_t kernel) {
-    return set_local(process, place, gpus_threads_of(process, place->gpu), noted(process, place, EXTRA_STACK), kernel);
+    return set_local(process, place, noted(process, place, EXTRA_STACK), kernel);
 }
 
 CUresult context_extra_local(struct process *process, const struct place *place, uint64_t kernel) {

@@ -32,7 +32,7 @@ CUresult context_extra_raise(struct process *process, const struct place *place,
 /* The value that a context has at first, which its first cost includes: `now`, when this is first called. */
 uint64_t context_extra_base(struct process *process, const struct place *place, enum extra extra, uint64_t now);
 
-/* Sets the stack size of each of so many threads, in bytes. */
-CUresult context_extra_stack(struct process *process, const struct place *place, uint64_t threads, uint64_t stack);
+/* Sets the stack size of each thread, in bytes. */
+CUresult context_extra_stack(struct process *process, const struct place *place, uint64_t stack);
 
 #endif

@@ -85,22 +85,6 @@ CUresult libraries_grow(struct process *process, CUlibrary library, uint64_t byt
     return growing.result;
 }
 
-static CUresult loaded(struct library_loading *library, CUlibrary handle) {
-    struct process *process = library->process;
-    if (library->result != CUDA_SUCCESS) {
-        unload(process, NULL);
-        return library->result;
-    }
-    rename_to(process, handle);
-    objects_put(process, KIND_LIBRARY,
-                (struct entry){.key = (uintptr_t)handle,
-                               .with = library->size.data,
-                               .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
-    if (library->size.hidden)
-        variables_unread(process, (uintptr_t)handle, 0, library->size.spare);
-    return library->result;
-}
-
 CUresult libraries_before(struct library_loading *library) {
     reentrant_take(&library->process->libraries);
     contexts_each(library->process, load_into, library);
@@ -108,9 +92,19 @@ CUresult libraries_before(struct library_loading *library) {
 }
 
 CUresult libraries_after(struct library_loading *library, CUresult result, CUlibrary handle) {
-    library->result = result;
-    result = loaded(library, handle);
-    reentrant_give(&library->process->libraries);
+    struct process *process = library->process;
+    if (result == CUDA_SUCCESS) {
+        rename_to(process, handle);
+        objects_put(process, KIND_LIBRARY,
+                    (struct entry){.key = (uintptr_t)handle,
+                                   .with = library->size.data,
+                                   .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
+    } else {
+        unload(process, NULL);
+    }
+    if (result == CUDA_SUCCESS && library->size.hidden)
+        variables_unread(process, (uintptr_t)handle, 0, library->size.spare);
+    reentrant_give(&process->libraries);
     return result;
 }
 

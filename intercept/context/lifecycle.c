@@ -16,7 +16,7 @@ CUresult context_take_cost(struct process **process, CUdevice device, struct cha
     if (result != CUDA_SUCCESS)
         return result;
 
-    uint64_t bytes = claims_context_bytes(&(*process)->claims, gpu);
+    uint64_t bytes = (*process)->claims.regions[gpu].context_bytes;
     uint64_t limit = claims_limit_bytes(&(*process)->claims, gpu);
     if (bytes > limit) {
         explain(
@@ -25,8 +25,7 @@ CUresult context_take_cost(struct process **process, CUdevice device, struct cha
             (unsigned long long)(bytes >> 20), (unsigned long long)(limit >> 20));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    uint64_t page = UINT64_C(1) << REGION_PAGE_SHIFT;
-    return pools_take(*process, gpu, (bytes + page - 1) >> REGION_PAGE_SHIFT, charge);
+    return pools_take(*process, gpu, region_pages(bytes), charge);
 }
 
 static void count_contexts(struct process *process, const struct charge *charge, int change) {

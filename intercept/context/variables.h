@@ -20,9 +20,10 @@ CUresult variables_in_module(CUmodule module, const char *name, uint64_t bytes);
 CUresult variables_in_library(CUlibrary library, const char *name, uint64_t bytes);
 
 /* Returns a variable of a module or library by the driver's function `get`, and charges it by `charge`. One that there
- * is no room for is not returned. `size` may be NULL; then `bytes` has it. */
+ * is no room for is not returned. `size` may be NULL. */
 #define GET_GLOBAL(address, size, whole, name, get, charge)                                                            \
     do {                                                                                                               \
+        size_t bytes = 0;                                                                                              \
         WORK_IN_CONTEXT;                                                                                               \
         CUresult result = get(address, (size) != NULL ? (size) : &bytes, whole, name);                                 \
         if (result == CUDA_SUCCESS)                                                                                    \

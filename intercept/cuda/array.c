@@ -48,48 +48,40 @@ static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int
     return result == CUDA_SUCCESS ? needs.size : guess(wanted, true);
 }
 
-struct making {
-    struct process *process;
-    struct place place;
-    struct charge charge;
-};
-
 /* Takes an array's size; nothing if it has no memory of its own. */
-static CUresult before(struct making *making, struct work *work, const CUDA_ARRAY3D_DESCRIPTOR *wanted,
+static CUresult before(struct work *work, struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *wanted,
                        unsigned int levels) {
     CUdevice device;
     CUresult result = contexts_place(work);
-    making->process = work->process;
-    making->place = work->place;
     if (result != CUDA_SUCCESS || (wanted->Flags & UNBACKED))
         return result;
     result = REAL(cuCtxGetDevice)(&device);
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t bytes = levels != 0 ? mipmap_bytes(wanted, levels, device) : array_bytes(wanted, device);
-    return pools_take(making->process, making->place.gpu, pages_of(bytes), &making->charge);
+    return pools_take(work->process, work->place.gpu, pages_of(bytes), charge);
 }
 
-static CUresult after(struct making *making, enum kind kind, CUresult result, uint64_t handle) {
+static CUresult after(const struct work *work, struct charge charge, enum kind kind, CUresult result, uint64_t handle) {
     /* Without memory for the record, it stays charged until this process ends. */
     if (result == CUDA_SUCCESS)
-        objects_put(making->process, kind,
-                    (struct entry){.key = handle, .charge = making->charge, .context = making->place.context});
+        objects_put(work->process, kind,
+                    (struct entry){.key = handle, .charge = charge, .context = work->place.context});
     else
-        charge_give(making->process, &making->charge);
+        charge_give(work->process, &charge);
     return result;
 }
 
 /* Creates an array by `call`, which stores it in `array`. */
 #define CREATE(kind, array, wanted, levels, call)                                                                      \
     do {                                                                                                               \
-        struct making making = {0};                                                                                    \
+        struct charge charge = {0};                                                                                    \
         WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = before(&making, &work, wanted, levels);                                                      \
+        CUresult result = before(&work, &charge, wanted, levels);                                                      \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \
-        return after(&making, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);                       \
+        return after(&work, charge, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);                 \
     } while (0)
 
 /* The driver answers to invalid arguments. */

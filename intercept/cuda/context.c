@@ -235,15 +235,14 @@ static CUresult set_heap(struct process *process, const struct place *place, CUl
 
 static CUresult set_stack(struct process *process, const struct place *place, size_t value) {
     size_t before = 0, after = 0;
-    uint64_t threads = gpus_threads();
     CUresult result = REAL(cuCtxGetLimit)(&before, CU_LIMIT_STACK_SIZE);
     if (result == CUDA_SUCCESS)
-        result = context_extra_stack(process, place, threads, value > before ? value : before);
+        result = context_extra_stack(process, place, value > before ? value : before);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, value);
     REAL(cuCtxGetLimit)(&after, CU_LIMIT_STACK_SIZE);
-    context_extra_stack(process, place, threads, after);
+    context_extra_stack(process, place, after);
     return result;
 }
 

@@ -128,11 +128,6 @@ static void drop_reference(struct process *process, uint64_t address, uint64_t k
     lock_give(&process->opened);
 }
 
-static void stay_open(struct process *process, uint64_t key) {
-    struct entry memory;
-    objects_refer(process, KIND_IPC_MEMORY, key, ONE_OPEN - ONE_CLOSING, &memory);
-}
-
 static void give_up(struct opening *opening) {
     if (opening->known)
         drop_reference(opening->process, 0, opening->key, ONE_OPEN);
@@ -215,13 +210,14 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     struct process *process = process_if_open();
+    struct entry memory;
     uint64_t key = 0;
     bool ours = closing(process, address, &key);
     CUresult result = REAL(cuIpcCloseMemHandle)(address);
     if (ours && result == CUDA_SUCCESS)
         drop_reference(process, address, key, ONE_CLOSING);
     else if (ours)
-        stay_open(process, key);
+        objects_refer(process, KIND_IPC_MEMORY, key, ONE_OPEN - ONE_CLOSING, &memory);
     return result;
 }
 

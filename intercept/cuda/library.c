@@ -43,12 +43,10 @@ CUresult cuLibraryUnload(CUlibrary library) {
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
-    size_t bytes = 0;
     GET_GLOBAL(address, size, library, name, REAL(cuLibraryGetGlobal), variables_in_library);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
-    size_t bytes = 0;
     GET_GLOBAL(address, size, library, name, REAL(cuLibraryGetManaged), variables_in_library);
 }
 

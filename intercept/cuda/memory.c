@@ -65,16 +65,7 @@ static CUresult allocate_on_host(CUdeviceptr *address, size_t size) {
 }
 
 static CUresult spill(CUdeviceptr *address, size_t size) {
-    struct grant grant;
-    WORK_IN_CONTEXT;
-    CUresult result = allocations_grant_spilled(&grant, &work, size);
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUresult answer = allocate_on_host(address, size);
-    result = allocations_allocated(&grant, answer, answer == CUDA_SUCCESS ? *address : 0, size);
-    if (result != answer)
-        REAL(cuMemFree_v2)(*address);
-    return result;
+    ALLOCATE(allocations_grant_spilled(&grant, &work, size), address, size, allocate_on_host(address, size));
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {

@@ -41,7 +41,6 @@ CUresult cuModuleUnload(CUmodule module) {
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
-    size_t bytes = 0;
     GET_GLOBAL(address, size, module, name, REAL(cuModuleGetGlobal_v2), variables_in_module);
 }
 

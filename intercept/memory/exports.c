@@ -95,11 +95,8 @@ uint32_t exports_share(struct process *process, struct charge *charge) {
 }
 
 void exports_mark(struct process *process, int descriptor, uint32_t number) {
-    if (number == EXPORTS_UNTRACKED || tag_write(descriptor, number))
-        return;
-    lock_take(&process->exported.lock);
-    process->exported.untracked = true;
-    lock_give(&process->exported.lock);
+    if (number != EXPORTS_UNTRACKED && !tag_write(descriptor, number))
+        atomic_store(&process->exported.untracked, true);
 }
 
 void exports_see(struct process *process, int descriptor) {

@@ -63,7 +63,7 @@ bool physical_made(struct process *process, bool multicast, CUmemGenericAllocati
     return false;
 }
 
-static void drop_reference(struct process *process, uint64_t number) {
+void physical_drop(struct process *process, uint64_t number) {
     struct entry memory;
     if (objects_refer(process, KIND_PHYSICAL_MEMORY, number, -1, &memory) && memory.references == 0)
         end(process, &memory);
@@ -78,7 +78,7 @@ bool physical_imported(struct process *process, bool multicast, CUmemGenericAllo
     bool is_known = number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
     if (is_known && (memory.charge.share != charge.share || memory.charge.region != charge.region ||
                      memory.charge.unpaid != charge.unpaid || is_multicast(number) != multicast)) {
-        drop_reference(process, number); /* other memory, which had this handle before */
+        physical_drop(process, number); /* other memory, which had this handle before */
         is_known = false;
     }
     bool is_new = !is_known && record(process, multicast, handle, charge);
@@ -91,11 +91,6 @@ bool physical_imported(struct process *process, bool multicast, CUmemGenericAllo
 bool physical_hold(struct process *process, uint64_t number) {
     struct entry memory;
     return number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
-}
-
-void physical_drop(struct process *process, uint64_t number) {
-    if (number != 0)
-        drop_reference(process, number);
 }
 
 /* A new entry of `releases`; NULL if there is no memory for it. */

@@ -30,7 +30,7 @@ bool physical_hold(struct process *process, uint64_t number);
 CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes,
                               uint64_t *number);
 
-/* Removes a reference that the driver has released already or never had. */
+/* Removes a reference that the driver has released already or never had. Number 0 is none. */
 void physical_drop(struct process *process, uint64_t number);
 
 /*

@@ -4,8 +4,8 @@
  *
  * The driver reports the reserved size only afterwards. So before a call that may make a pool grow, the most that it
  * can grow by is taken from the claim. After the call the pool is settled: what the driver did not reserve is given
- * back, but for one piece that is kept for the next call. A pool that has shrunk (mostly at a synchronisation) is settled at the next synchronisation, query of the free
- * memory, or refused allocation.
+ * back, but for one piece that is kept for the next call. A pool that has shrunk (mostly at a synchronisation) is settled
+ * at the next synchronisation, query of the free memory, or refused allocation.
  *
  * Each pool has a lock, which is held while the driver is called, except to launch graphs; the list of pools has another.
  *

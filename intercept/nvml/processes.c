@@ -103,16 +103,12 @@ OTHER_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 /* --- the one list of all modes --- */
 
 /* The driver's list for a mode. The driver checks version and mode. */
-static nvmlReturn_t query_details_once(nvmlDevice_t device, nvmlProcessDetailList_t query, struct answer *answer) {
+static nvmlReturn_t query_details(nvmlDevice_t device, nvmlProcessDetailList_t query, struct answer *answer) {
     query.numProcArrayEntries = answer->count;
     query.procArray = (nvmlProcessDetail_v1_t *)(void *)answer->list;
     nvmlReturn_t result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, &query);
     answer->count = query.numProcArrayEntries;
     return result;
-}
-
-static nvmlReturn_t query_details(nvmlDevice_t device, nvmlProcessDetailList_t query, struct answer *answer) {
-    return NVML_QUERY(*answer, query_details_once(device, query, answer));
 }
 
 /* All members are on the compute list and on that of all modes, whatever the driver lists. */
@@ -143,7 +139,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     struct members members = {0};
     if (list == NULL)
         return REAL(nvmlDeviceGetRunningProcessDetailList)(device, list);
-    nvmlReturn_t result = query_details(device, *list, &answer);
+    nvmlReturn_t result = NVML_QUERY(answer, query_details(device, *list, &answer));
     if (result == NVML_SUCCESS)
         result = nvml_read_members(device, &claimed, &members);
     if (result == NVML_SUCCESS)

@@ -121,7 +121,3 @@ uint64_t claims_used_bytes(struct claims *claims, int gpu) {
             sum += region_used_bytes(&claims->regions[i], REGION_GPU);
     return sum;
 }
-
-uint64_t claims_context_bytes(const struct claims *claims, int gpu) {
-    return claims->regions[gpu].context_bytes;
-}

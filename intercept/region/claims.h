@@ -25,6 +25,5 @@ int claims_find_gpu(const struct claims *claims, const char *uuid);
 
 uint64_t claims_limit_bytes(const struct claims *claims, int gpu);
 uint64_t claims_used_bytes(struct claims *claims, int gpu);
-uint64_t claims_context_bytes(const struct claims *claims, int gpu);
 
 #endif

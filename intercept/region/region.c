@@ -241,13 +241,15 @@ enum region_result region_reserve(struct region *region, enum region_ledger ledg
     return region_take(region, ledger, (unsigned)region->slot, &region->expected[ledger], pages);
 }
 
+void region_give(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected, uint64_t pages) {
+    uint64_t ours = committed_pages(*expected);
+    region_operate(region, ledger, slot, expected, -(int64_t)(pages < ours ? pages : ours));
+}
+
 void region_release(struct region *region, enum region_ledger ledger, uint64_t pages) {
     if (pages == 0 || region->slot < 0 || atomic_load_explicit(&region->broken, memory_order_relaxed))
         return;
-    /* Never more than the slot holds, even if a caller's count is wrong. */
-    uint64_t ours = committed_pages(region->expected[ledger]);
-    region_operate(region, ledger, (unsigned)region->slot, &region->expected[ledger],
-                   -(int64_t)(pages < ours ? pages : ours));
+    region_give(region, ledger, (unsigned)region->slot, &region->expected[ledger], pages);
 }
 
 void region_count_contexts(struct region *region, int change) {

@@ -120,16 +120,9 @@ struct region_usage {
 };
 
 _Static_assert(sizeof(struct region_limit) == REGION_LIMIT_SIZE, "limit file");
-_Static_assert(offsetof(struct region_limit, gpu_uuid) == 24, "limit file");
-_Static_assert(offsetof(struct region_limit, limit_bytes) == 104, "limit file");
-_Static_assert(offsetof(struct region_limit, spill_bytes) == 136, "limit file");
-_Static_assert(offsetof(struct region_limit, uncounted_bytes) == 144, "limit file");
 _Static_assert(sizeof(struct region_slot) == REGION_SLOT_SIZE, "slot");
 _Static_assert(sizeof(struct region_usage) == REGION_USAGE_SIZE, "usage file");
-_Static_assert(offsetof(struct region_usage, slot_count) == 24, "usage file");
-_Static_assert(offsetof(struct region_usage, sums) == 64, "usage file");
 _Static_assert(sizeof(struct region_sum) == 128, "usage file");
-_Static_assert(offsetof(struct region_usage, high_water) == 320, "usage file");
 _Static_assert(offsetof(struct region_usage, slots) == REGION_SLOTS_OFFSET, "usage file");
 _Static_assert(REGION_SEQ_BITS + REGION_TOTAL_SLOT_BITS + REGION_TOTAL_PAGES_BITS == 64, "total");
 _Static_assert(REGION_SEQ_BITS + 1 + REGION_OP_DELTA_BITS == 64, "op");

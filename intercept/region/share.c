@@ -142,8 +142,7 @@ void region_share_release(struct region *region, int share, uint64_t pages) {
     struct region_hold *hold = made(region, share);
     if (hold == NULL || pages == 0)
         return;
-    uint64_t ours = committed_pages(hold->expected);
-    region_operate(region, REGION_GPU, (unsigned)share, &hold->expected, -(int64_t)(pages < ours ? pages : ours));
+    region_give(region, REGION_GPU, (unsigned)share, &hold->expected, pages);
 }
 
 enum region_result region_share_adopt(struct region *region, int share, uint64_t pages) {

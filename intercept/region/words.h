@@ -134,6 +134,9 @@ enum region_result region_operate(struct region *region, enum region_ledger ledg
 enum region_result region_take(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected,
                                uint64_t pages);
 
+/* Gives pages of such a slot back: never more than it holds, even if the caller's count is wrong. */
+void region_give(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected, uint64_t pages);
+
 /* Moves pages of GPU memory between two such slots. */
 enum region_result region_move(struct region *region, unsigned from, uint64_t *from_expected, unsigned to,
                                uint64_t *to_expected, uint64_t pages);

@@ -28,12 +28,6 @@ static CUresult result_of(struct process *process, unsigned region, enum region_
                                    : broken(process, region);
 }
 
-/* Under the region's lock. */
-static void count_take(struct process *process, unsigned region) {
-    _Atomic uint32_t *takes = &process->regions[region].takes;
-    atomic_store_explicit(takes, atomic_load_explicit(takes, memory_order_relaxed) + 1, memory_order_relaxed);
-}
-
 static CUresult take(struct process *process, int gpu, enum region_ledger ledger, uint64_t pages,
                      struct charge *charge) {
     struct claims *claims = &process->claims;
@@ -45,7 +39,8 @@ static CUresult take(struct process *process, int gpu, enum region_ledger ledger
         region = i;
         lock_region(process, i);
         result = region_reserve(&claims->regions[i], ledger, pages);
-        count_take(process, i);
+        _Atomic uint32_t *takes = &process->regions[i].takes; /* written under the lock alone */
+        atomic_store_explicit(takes, atomic_load_explicit(takes, memory_order_relaxed) + 1, memory_order_relaxed);
         unlock_region(process, i);
     }
     *charge = (struct charge){.pages = result == REGION_OK ? (uint32_t)pages : 0,
@@ -66,13 +61,10 @@ static CUresult take_in(struct process *process, unsigned region, uint64_t pages
     return result_of(process, region, result);
 }
 
-static struct charge charge_of(const struct charge *other, uint64_t pages) {
-    return (struct charge){.pages = (uint32_t)pages, .region = other->region, .gpu = other->gpu};
-}
-
 CUresult charge_try_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
     CUresult result = take_in(process, other->region, pages);
-    *charge = charge_of(other, result == CUDA_SUCCESS ? pages : 0);
+    *charge = (struct charge){
+        .pages = result == CUDA_SUCCESS ? (uint32_t)pages : 0, .region = other->region, .gpu = other->gpu};
     return result;
 }
 

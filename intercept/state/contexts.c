@@ -143,8 +143,7 @@ CUcontext contexts_handle(struct process *process, uint32_t serial) {
     lock_take(&contexts->lock);
     for (size_t i = 0; i < contexts->table.capacity && handle == 0; i++) {
         const struct entry *entry = &contexts->table.entries[i];
-        if (entry->charge.pages != 0 && (serial == 0 || entry->context == serial) &&
-            entry->key != pending_key(entry->context))
+        if (entry->charge.pages != 0 && entry->context == serial && entry->key != pending_key(entry->context))
             handle = entry->key;
     }
     lock_give(&contexts->lock);

@@ -54,8 +54,7 @@ static inline bool contexts_is_default_stream(CUstream stream) {
 /* Whether a context has not ended yet. Serial number 0 never ends. */
 bool contexts_lives(struct process *process, uint32_t serial);
 
-/* The handle of the context with this serial number, or of any context if that is 0. NULL if there is none, or if the
- * driver has not created it yet. */
+/* The handle of the context with this serial number. NULL if there is none, or if the driver has not created it yet. */
 CUcontext contexts_handle(struct process *process, uint32_t serial);
 
 /* Calls `visit` for every charged context, including those that the driver is about to create. While the caller holds

@@ -71,18 +71,6 @@ uint64_t gpus_visible(struct process *process) {
     return bits;
 }
 
-static uint64_t device_threads(CUdevice device) {
-    int processors = 0, threads = 0;
-    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
-    return (uint64_t)processors * (uint64_t)threads;
-}
-
-uint64_t gpus_threads(void) {
-    CUdevice device;
-    return REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? device_threads(device) : 0;
-}
-
 CUdevice gpus_device(struct process *process, int gpu) {
     for (CUdevice device = 0; device < DEVICES_MAX; device++)
         if (remembered(process, device) == gpu + 1)
@@ -90,7 +78,12 @@ CUdevice gpus_device(struct process *process, int gpu) {
     return -1;
 }
 
-uint64_t gpus_threads_of(struct process *process, int gpu) {
+uint64_t gpus_threads(struct process *process, int gpu) {
     CUdevice device = gpus_device(process, gpu);
-    return device >= 0 ? device_threads(device) : gpus_threads();
+    int processors = 0, threads = 0;
+    if (device < 0 && REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+        return 0;
+    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+    return (uint64_t)processors * (uint64_t)threads;
 }

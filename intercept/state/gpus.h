@@ -19,11 +19,9 @@ CUresult gpus_open(struct process **process, CUdevice device, int *gpu);
 /* The claimed GPUs that are devices of this process: a bit for each. */
 uint64_t gpus_visible(struct process *process);
 
-/* How many threads the current context's device can run at once; 0 if unknown. */
-uint64_t gpus_threads(void);
-
-/* The same for a GPU. Its device must have been found before; else that of the current context. */
-uint64_t gpus_threads_of(struct process *process, int gpu);
+/* How many threads a GPU can run at once; 0 if unknown. Its device must have been found before; else those of the current
+ * context's device. */
+uint64_t gpus_threads(struct process *process, int gpu);
 
 /* The device of a GPU on which a context was created; -1 if there was none. */
 CUdevice gpus_device(struct process *process, int gpu);
