@@ -184,6 +184,8 @@ static bool is_ending(const struct pool *pool) {
 static void end_if_released(struct process *process, struct pool *pool) {
     struct charge rest = {0};
     uint32_t number = 0;
+    if (!atomic_load(&pool->destroyed))
+        return;
     lock_take(&pool->lock);
     if (is_ending(pool) && streams_are_idle(process)) {
         rest = pool->charge;

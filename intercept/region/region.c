@@ -11,7 +11,8 @@
  *
  * A `total` that names an operation must not be replaced before that operation is committed. So a process that is about
  * to take first commits the operation that `total` names: it "helps". Everything needed for that is in shared memory,
- * so it does not matter whether the process that took is running, stopped or dead. From this follow the invariants:
+ * so it does not matter whether the process that took is running, stopped or dead. Helpers, which may be late, commit by
+ * compare-and-swap; the owner stores, since only the owner goes on from there. From this follow the invariants:
  *
  *   I1  An operation that was taken and is not committed is the one that `total` names. Hence the sum over all slots of
  *       committed.pages differs from total.pages by at most one operation, whose delta can be read in op.
@@ -175,9 +176,8 @@ enum region_result region_operate(struct region *region, enum region_ledger ledg
         STEP("operate: before take");
         if (atomic_compare_exchange_strong(&sum->total, &before, after)) {
             STEP("operate: taken");
-            uint64_t committed = *expected; /* as help() does; another process may have done it */
-            *expected = committed_word(seq, ours + (uint64_t)delta);
-            atomic_compare_exchange_strong(&held->committed, &committed, *expected);
+            *expected = committed_word(seq, ours + (uint64_t)delta); /* a helper may have committed it already */
+            atomic_store_explicit(&held->committed, *expected, memory_order_release);
             STEP("operate: committed");
             if (delta > 0)
                 raise_to(&sum->peak_pages, pages);
