@@ -90,6 +90,19 @@ static void load(bool kernels) {
 #undef FIND
 }
 
+static void start(bool kernels) {
+    static const char image[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty() { ret; }\n";
+    CUmodule module;
+    load(kernels);
+    must(cuda.cuInit(0), "cuInit");
+    must(cuda.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+    must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    if (!kernels)
+        return;
+    must(cuda.cuModuleLoadData(&module, image), "cuModuleLoadData");
+    must(cuda.cuModuleGetFunction(&kernel, module, "empty"), "cuModuleGetFunction");
+}
+
 /* --- what is measured ---------------------------------------------------------------------------------------------- */
 
 static void allocate_and_free(void) {
@@ -259,26 +272,31 @@ static bool wanted(const char *name, int count, char **names) {
     return count == 0;
 }
 
+/* A process of its own for each benchmark, so that none finds what another left, such as a memory pool. */
+static void run_alone(const struct benchmark *benchmark, const char *variant) {
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0) {
+        start(benchmark->call == launch);
+        if (possible(benchmark))
+            run_with_live(benchmark, variant);
+        _exit(0);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        fprintf(stderr, "callbench: %s: its process ended with status %d\n", benchmark->name, status);
+        exit(1);
+    }
+}
+
 int main(int argc, char **argv) {
-    CUmodule module;
     if (argc < 2) {
         fprintf(stderr, "usage: callbench VARIANT [BENCHMARK...]\n");
         return 2;
     }
-    bool kernels = wanted("launch", argc - 2, argv + 2);
     if (wanted("load_library", argc - 2, argv + 2))
-        run_load(argv[1]); /* before it is loaded here */
-    load(kernels);
-    must(cuda.cuInit(0), "cuInit");
-    must(cuda.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
-    must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    if (kernels) {
-        static const char image[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty() { ret; }\n";
-        must(cuda.cuModuleLoadData(&module, image), "cuModuleLoadData");
-        must(cuda.cuModuleGetFunction(&kernel, module, "empty"), "cuModuleGetFunction");
-    }
+        run_load(argv[1]);
     for (size_t i = 0; i < BENCHMARKS; i++)
-        if (wanted(benchmarks[i].name, argc - 2, argv + 2) && possible(&benchmarks[i]))
-            run_with_live(&benchmarks[i], argv[1]);
+        if (wanted(benchmarks[i].name, argc - 2, argv + 2))
+            run_alone(&benchmarks[i], argv[1]);
     return 0;
 }

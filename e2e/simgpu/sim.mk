@@ -44,10 +44,12 @@ $(SIM_ASAN_OBJ)/%.o: $(SIM)/%.c
 	@mkdir -p $(@D)
 	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -c -o $@ $<
 
-# The driver's own calls among its functions must stay its own, whoever stands in front of it: -Bsymbolic.
+# The driver's own calls among its functions must stay its own, whoever stands in front of it: -Bsymbolic. It depends on
+# libdl.so.2 as NVIDIA's does, so that the shadow, which needs it too, is not charged with loading it.
 $(SIM_LIB): $(call sim_objects,$(SIM_OBJ),$(SIM_CUDA_SRC) $(SIM_STATE_SRC))
 	@mkdir -p $(@D)
-	$(CC) $(SIM_CFLAGS) -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic -Wl,-z,nodelete -o $@ $^
+	$(CC) $(SIM_CFLAGS) -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,--no-as-needed -o $@ $^ \
+	    -l:libdl.so.2
 
 $(SIM_ASAN_LIB): $(call sim_objects,$(SIM_ASAN_OBJ),$(SIM_CUDA_SRC) $(SIM_STATE_SRC))
 	@mkdir -p $(@D)
