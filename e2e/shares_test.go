@@ -162,8 +162,8 @@ func TestShares_Refused(t *testing.T) {
 	}
 }
 
-// TestShares_TwoGPUs has programs that use two GPUs each compute in turns on both: the turns of one GPU know nothing of the
-// other's. The programs that wait for both GPUs after each kernel have no share that is promised, and go on all the same.
+// TestShares_TwoGPUs has programs that use two GPUs each compute in turns on both, which they have at the same time. The
+// programs that wait for both GPUs after each kernel have no share that is promised; what they had is logged.
 func TestShares_TwoGPUs(t *testing.T) {
 	n := startShares(t)
 	small, large := loadTwoGPUs(t, n, "small", 42, "64"), loadTwoGPUs(t, n, "large", 98, "64")

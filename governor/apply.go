@@ -8,10 +8,15 @@ import (
 	"github.com/tranche-gpu/tranche/governor/turns"
 )
 
-// apply makes the state machine's actions known to the processes.
-func (n *node) apply(uuid string) {
-	g := n.gpu(uuid)
-	for _, a := range g.Actions() {
+// apply makes the state machines' actions known to the processes. An event on one GPU can end a turn on another, too.
+func (n *node) apply() {
+	for _, g := range n.gpus {
+		n.applyAll(g.Actions())
+	}
+}
+
+func (n *node) applyAll(actions []turns.Action) {
+	for _, a := range actions {
 		m := n.claims[a.Claim]
 		if m == nil {
 			continue
@@ -32,7 +37,7 @@ func (n *node) apply(uuid string) {
 func (c *conn) set(a turns.Action) {
 	was := c.peer.states[c.gpu]
 	c.write(a)
-	if a.State != was {
+	if a.State != was || a.State == turns.Metered { // a turn that was given another number goes on
 		c.notify(a)
 	}
 }

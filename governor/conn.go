@@ -130,8 +130,8 @@ func (c *conn) handle(m protocol.Message, uuids []string) error {
 		c.missed = false
 		c.tell()
 	}
-	n, now, id, uuid := c.node, monotonic(), c.of.ID, c.of.GPU.UUID
-	g := n.gpu(uuid)
+	n, now, id := c.node, monotonic(), c.of.ID
+	g := n.gpu(c.of.GPU.UUID)
 	switch m.Kind {
 	case protocol.Want:
 		g.Want(now, id)
@@ -146,7 +146,7 @@ func (c *conn) handle(m protocol.Message, uuids []string) error {
 	default:
 		return nil
 	}
-	n.apply(uuid)
+	n.apply()
 	return nil
 }
 
@@ -201,13 +201,13 @@ func (m *member) isForeign(pid int) bool {
 
 // enter has the process take part in its claim's turns.
 func (c *conn) enter(index int) {
-	n, now, uuid := c.node, monotonic(), c.of.GPU.UUID
+	n, now := c.node, monotonic()
 	n.last++
 	c.process, c.gpu = n.last, index
 	n.processes[c.process] = c
-	g := n.gpu(uuid)
-	g.Join(now, c.of.ID, part(c.of.Compute), c.process)
-	n.apply(uuid)
+	n.gpu(c.of.GPU.UUID).Join(now, c.of.ID, part(c.of.Compute), c.process)
+	n.link(now, c.peer.conns)
+	n.apply()
 	c.show()
 	n.publishDue = now
 }
@@ -233,16 +233,19 @@ func (n *node) drop(c *conn, reason string) {
 	delete(n.conns, c)
 	c.of.conns = slices.DeleteFunc(c.of.conns, func(o *conn) bool { return o == c })
 	n.loop.remove(c.fd)
+	p, before := c.peer, []*conn(nil)
+	if p != nil {
+		before = slices.Clone(p.conns)
+		p.conns = slices.DeleteFunc(p.conns, func(o *conn) bool { return o == c })
+		defer n.release(p)
+	}
 	if c.process != 0 {
 		delete(n.processes, c.process)
-		now, uuid := monotonic(), c.of.GPU.UUID
-		n.gpu(uuid).Leave(now, c.of.ID, c.process)
-		n.apply(uuid)
+		now := monotonic()
+		n.gpu(c.of.GPU.UUID).Leave(now, c.of.ID, c.process)
+		n.link(now, before)
+		n.apply()
 		n.publishDue = now
-	}
-	if p := c.peer; p != nil {
-		p.conns = slices.DeleteFunc(p.conns, func(o *conn) bool { return o == c })
-		n.release(p)
 	}
 }
 

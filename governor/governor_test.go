@@ -83,23 +83,36 @@ func TestTurns_Overrun(t *testing.T) {
 // A child that has inherited the socket does not keep a dead process in its turn.
 func TestTurns_DeathIsSeenByTheProcess(t *testing.T) {
 	r := newRig(t)
-	c := r.claim(500)
-	process := exec.Command("/proc/self/exe", c.dir, c.GPU.UUID)
-	process.Env = []string{joinEnv + "=1"}
-	in, err := process.StdinPipe()
-	must.NoError(t, err)
-	out, err := process.StdoutPipe()
-	must.NoError(t, err)
-	must.NoError(t, process.Start())
-	t.Cleanup(func() { in.Close() })
-	_, err = out.Read(make([]byte, 1)) // it has joined
-	must.NoError(t, err)
+	process := joiner(t, r.claim(500))
 	b := r.join(r.claim(500), 0)
 	must.Eq(t, closed, b.state())
 	must.NoError(t, process.Process.Kill())
-	_, err = process.Process.Wait() // and leave the child its input
+	_, err := process.Process.Wait() // and leave the child its input
 	must.NoError(t, err)
 	b.await(open)
+}
+
+// A process that has joined on two GPUs keeps its turn on one while it waits for that on the other, and says then whether it is
+// still idle.
+func TestTurns_OfTwoGPUs(t *testing.T) {
+	r := newRig(t)
+	first, second := r.claimOn("GPU-1", 500), r.claimOn("GPU-2", 500)
+	joiner(t, r.claimOn("GPU-1", 500))
+	joiner(t, r.claimOn("GPU-2", 500))
+	a, b := r.join(first, 0), r.join(second, 1)
+	a.send(protocol.Message{Kind: protocol.Want})
+	grant := a.receive()
+	must.Eq(t, protocol.Grant, grant.Kind)
+	b.send(protocol.Message{Kind: protocol.Want})
+	a.send(protocol.Message{Kind: protocol.Idle, Turn: grant.Turn, Value: [5]uint64{100_000}})
+	must.Eq(t, protocol.Grant, b.receive().Kind)
+	again := a.receive()
+	must.Eq(t, protocol.Grant, again.Kind)
+	must.Greater(t, grant.Turn, again.Turn)
+	must.Eq(t, metered, a.state())
+	b.close() // the GPUs have nothing to do with each other any more
+	a.send(protocol.Message{Kind: protocol.Idle, Turn: again.Turn, Value: [5]uint64{100_000}})
+	must.Eq(t, protocol.Revoke, a.receive().Kind)
 }
 
 func TestJoin_Refused(t *testing.T) {

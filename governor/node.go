@@ -102,7 +102,7 @@ func (n *node) update(claims []governed) {
 		m.governed = c
 		if changed {
 			n.gpu(c.GPU.UUID).Set(now, c.ID, part(c.Compute))
-			n.apply(c.GPU.UUID)
+			n.apply()
 			n.logger.Info("share changed", "claim", c.ID, "share", c.Compute.Share, "max", c.Compute.Max, "priority", string(c.Compute.Class))
 		}
 	}
@@ -124,17 +124,17 @@ func (n *node) forget(m *member) {
 	delete(n.claims, m.ID)
 	if g := n.gpus[m.GPU.UUID]; g != nil {
 		g.Forget(monotonic(), m.ID)
-		n.apply(m.GPU.UUID)
+		n.apply()
 	}
 }
 
 // tick does what is due, and returns when it is to be called next; 0 for never.
 func (n *node) tick(now time.Duration) time.Duration {
-	for uuid, g := range n.gpus {
+	for _, g := range n.gpus {
 		if at, ok := g.Next(); ok && at <= now {
 			g.Tick(now)
 			n.checkLate(now, g)
-			n.apply(uuid)
+			n.apply()
 		}
 	}
 	if n.closed() && now >= n.beatDue {

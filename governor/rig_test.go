@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -71,11 +72,13 @@ func (r *rig) stop() {
 }
 
 // claim makes a governed claim.
-func (r *rig) claim(share int) *member {
+func (r *rig) claim(share int) *member { return r.claimOn("GPU-1", share) }
+
+func (r *rig) claimOn(gpu string, share int) *member {
 	r.t.Helper()
 	r.slices++
 	c, _, err := r.ledger.Reserve(r.t.Context(), claim.Request{
-		GPU: claim.GPU{UUID: "GPU-1", Name: "test"}, Slices: []string{claim.SliceName("GPU-1", r.slices)}, LimitBytes: 1 << 30,
+		GPU: claim.GPU{UUID: gpu, Name: "test"}, Slices: []string{claim.SliceName(gpu, r.slices)}, LimitBytes: 1 << 30,
 		Owner: claim.OwnerNomad, Compute: &claim.Compute{Share: share, Max: 1000, Class: claim.ClassNormal},
 	})
 	must.NoError(r.t, err)
@@ -256,6 +259,26 @@ func stop(t *testing.T, pid int) {
 
 // joinEnv has the test's binary join a claim, and wait.
 const joinEnv = "TRANCHE_TEST_JOIN"
+
+// joiner starts a process that joins a claim, and never says anything again.
+func joiner(t *testing.T, c *member) *exec.Cmd {
+	t.Helper()
+	process := exec.Command("/proc/self/exe", c.dir, c.GPU.UUID)
+	process.Env = []string{joinEnv + "=1"}
+	in, err := process.StdinPipe()
+	must.NoError(t, err)
+	out, err := process.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, process.Start())
+	t.Cleanup(func() {
+		in.Close()
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	})
+	_, err = out.Read(make([]byte, 1)) // it has joined
+	must.NoError(t, err)
+	return process
+}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(joinEnv) == "" {

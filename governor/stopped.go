@@ -23,17 +23,17 @@ func (n *node) checkLate(now time.Duration, g *turns.GPU) {
 
 // checkStopped finds out which processes are stopped: of those that a turn waits for, and of those that were stopped before.
 func (n *node) checkStopped(now time.Duration) {
-	for uuid, g := range n.gpus {
+	for _, g := range n.gpus {
 		n.checkLate(now, g)
-		n.apply(uuid)
 	}
+	n.apply()
 	for _, p := range n.peers {
 		if p.stopped && !isStopped(p.id.PID) {
 			p.stopped = false
 			for _, c := range p.conns {
 				if c.process != 0 {
 					n.gpu(c.of.GPU.UUID).Stopped(now, c.of.ID, c.process, false)
-					n.apply(c.of.GPU.UUID)
+					n.apply()
 				}
 			}
 		}

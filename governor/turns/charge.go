@@ -68,7 +68,7 @@ func (g *GPU) charged(c *claim) bool {
 	case g.draining:
 		return !c.stopped()
 	}
-	return g.resting == 0
+	return !g.rests()
 }
 
 // charge charges time on the GPU to a claim, and shares it out as credit among those of its class that want the GPU. So
@@ -189,6 +189,7 @@ func (g *GPU) throttle() {
 		default:
 			c.throttled = c.bucket <= 0
 		}
+		c.called = c.called && !c.throttled
 	}
 }
 

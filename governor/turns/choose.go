@@ -34,11 +34,12 @@ func (g *GPU) patience() time.Duration { return g.round() }
 
 // choose returns the claim to get the next turn; nil if none wants one.
 func (g *GPU) choose() *claim {
-	var best *claim
-	for _, c := range g.list {
-		if c.eligible() && (best == nil || g.before(c, best)) {
-			best = c
-		}
+	if c := g.called(nil); c != nil {
+		return c
+	}
+	best := g.rival(nil)
+	if best == nil {
+		best = g.waiting(nil)
 	}
 	if low := g.atFloor(best); low != nil {
 		return low
@@ -79,7 +80,7 @@ func (g *GPU) begin() bool {
 		return false
 	}
 	waited := g.heldFor != nil
-	if g.held, g.heldFor = g.hold(c); g.held > g.now {
+	if g.held, g.heldFor = g.hold(c); g.held > g.now && !c.called {
 		return false
 	}
 	g.held, g.heldFor = 0, nil
@@ -87,6 +88,7 @@ func (g *GPU) begin() bool {
 	if waited {
 		c.ready = g.now
 	}
+	g.reserve(c)
 	g.grant(c)
 	return true
 }
@@ -129,7 +131,7 @@ func (g *GPU) review() {
 	if h == nil || g.draining || h.state == Open {
 		return
 	}
-	if g.rival(h) == nil {
+	if g.waiting(h) == nil {
 		g.end = 0
 		return
 	}
@@ -159,27 +161,39 @@ func (g *GPU) floorDue(h *claim) time.Duration {
 	return max(min(time.Duration((float64(floorTurn)-most)/floor), wait), g.shortest(h))
 }
 
-// rival returns another claim that wants the next turn; nil if none does.
-func (g *GPU) rival(h *claim) *claim {
+// rival returns another claim that wants the next turn, and can have it; nil if there is none.
+func (g *GPU) rival(h *claim) *claim { return g.first(h, g.ready) }
+
+// waiting returns another claim that wants the next turn; nil if none does.
+func (g *GPU) waiting(h *claim) *claim { return g.first(h, func(*claim) bool { return true }) }
+
+// first returns the first of the claims beside one that want the next turn.
+func (g *GPU) first(h *claim, may func(*claim) bool) *claim {
 	var best *claim
 	for _, c := range g.list {
-		if c != h && c.eligible() && (best == nil || g.before(c, best)) {
+		if c != h && c.eligible() && (best == nil || g.before(c, best)) && may(c) {
 			best = c
 		}
 	}
 	return best
 }
 
+// rests reports whether the holder is idle, and not because it waits for a partner's turn.
+func (g *GPU) rests() bool { return g.resting > 0 && !g.holder.awaits() }
+
 // isOver reports whether the holder's turn has to end.
 func (g *GPU) isOver(h *claim) bool {
 	g.review()
 	rival := g.rival(h)
 	switch {
-	case h.throttled:
+	case h.throttled, g.called(h) != nil:
 		return true
-	case g.resting > 0:
-		return rival != nil || h.part.limited() || g.now >= g.resting+rest
+	case g.rests():
+		return g.waiting(h) != nil || h.part.limited() || g.now >= g.resting+rest
 	case rival == nil:
+		if g.end > 0 && g.now >= g.end { // one waits that cannot have it yet
+			g.end = g.now + g.shortest(h)
+		}
 		return false
 	case rival.part.Class > h.part.Class && g.now < g.atLeast:
 		g.end = g.atLeast

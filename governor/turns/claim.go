@@ -12,6 +12,10 @@ type claim struct {
 	wants bool
 	// straggles is whether it has overrun its turn and has not drained yet; tail is whether it is about to.
 	straggles, tail bool
+	// partners are the claims on other GPUs that its programs use together with it. called is whether the next turn is its own, so
+	// that it has it at the same time as they have theirs, and used whether its last turn was of use until it ended.
+	partners     []partner
+	called, used bool
 	// throttled is whether it waits because of its ceiling.
 	throttled bool
 

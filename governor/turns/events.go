@@ -40,7 +40,7 @@ func (g *GPU) Leave(now time.Duration, id string, by Process) {
 	}
 	delete(c.processes, by)
 	if !c.joined() {
-		c.wants, c.straggles, c.tail, c.throttled, c.paused, c.soon = false, false, false, false, 0, 0
+		c.wants, c.called, c.used, c.straggles, c.tail, c.throttled, c.paused, c.soon = false, false, false, false, false, false, 0, 0
 		g.forfeit(c)
 	} else {
 		g.settle(c)
@@ -89,6 +89,7 @@ func (g *GPU) Want(now time.Duration, id string) {
 		c.waits = g.now
 	}
 	c.wants, c.paused, c.soon = true, 0, 0
+	g.wantTogether(c)
 	g.step()
 }
 
@@ -105,7 +106,7 @@ func (g *GPU) Idle(now time.Duration, id string, by Process, turn uint64, lasted
 	}
 	if g.resting == 0 {
 		g.refund(c, min(lasted, g.now-g.granted))
-	} else if had := g.now - lasted - g.resting; had > 0 {
+	} else if had := g.now - lasted - g.resting; had > 0 && !c.awaits() {
 		c.usage.add(g.resting, had) // it was busy in between
 	}
 	g.resting = g.now

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -157,4 +158,64 @@ func (a *adversaries) part() Part {
 		p.Max = p.Share + n.rand.IntN(1000-p.Share)
 	}
 	return p
+}
+
+// The same holds on GPUs whose turns depend on each other, because programs use both, and adversaries pretend to.
+func TestProperties_GPUs(t *testing.T) {
+	turns := 5_000
+	if os.Getenv("TRANCHE_LONG") != "" {
+		turns = 200_000
+	}
+	const each = 2_500
+	for seed := range uint64(turns / each) {
+		g := newGPUs(2, 100+2*seed)
+		programs := []*gang{
+			g.start(gang{name: "in step", kernel: ms, share: 200}),
+			g.start(gang{name: "other order", kernel: ms, share: 200, on: []int{1, 0}}),
+		}
+		var honest []*program
+		var adversaries []*adversaries
+		for _, n := range g {
+			honest = append(honest, n.add(program{claim: "honest 1", kernel: ms}, part(200)), n.add(program{claim: "honest 2", kernel: 200 * us}, part(300)))
+			adversaries = append(adversaries, newAdversaries(n))
+		}
+		// These wait for two GPUs, and for as long as others are owed more there.
+		honest = append(honest, append(programs[0].of, programs[1].of...)...)
+		had, since, longest := make([]time.Duration, 8), make([]time.Duration, 8), make([]time.Duration, 8)
+		for g[0].turns < each {
+			g.run(20 * ms)
+			for i, a := range adversaries {
+				a.act()
+				a.link(g[1-i])
+			}
+			for i, p := range honest {
+				if p.busy > had[i] {
+					had[i], since[i] = p.busy, p.node.now
+				}
+				longest[i] = max(longest[i], p.node.now-since[i])
+			}
+		}
+		where := must.Sprintf("seed %d, after %v", seed, g[0].now)
+		must.Less(t, 10*time.Second, slices.Max(longest[:4]), where)
+		must.Less(t, time.Minute, slices.Max(longest[4:]), where)
+		for i, n := range g {
+			must.SliceEmpty(t, n.broken, where, must.Sprint(n.broken))
+			ratio := float64(had[2*i]) / float64(had[2*i]+had[2*i+1])
+			must.Less(t, 0.02, math.Abs(ratio-0.4), where)
+		}
+	}
+}
+
+// link pretends that programs use an adversary's claim together with others on another GPU, or no longer.
+func (a *adversaries) link(other *node) {
+	n := a.node
+	if n.rand.IntN(10) > 0 || len(n.gpu.list) == 0 || len(other.gpu.list) == 0 {
+		return
+	}
+	var partners []Partner
+	for range n.rand.IntN(3) {
+		partners = append(partners, Partner{other.gpu, fmt.Sprint("adversary ", n.rand.IntN(4))})
+	}
+	n.gpu.Link(n.now, fmt.Sprint("adversary ", n.rand.IntN(4)), partners)
+	n.apply()
 }

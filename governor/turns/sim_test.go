@@ -19,6 +19,8 @@ type node struct {
 	programs []*program
 	nextID   Process
 	tick     time.Duration // when Tick is due
+	ticked   time.Duration // when it was called last, and how often then
+	ticks    int
 	// latency is how long messages and wake-ups take at most.
 	latency time.Duration
 	broken  []string // rules that were broken
@@ -26,12 +28,14 @@ type node struct {
 	ended   map[string]bool // claims that reported an end of their work
 	turns   int
 	round   time.Duration // the longest yet
+	others  []*node       // whose turns depend on this one's
 }
 
 // program is a process of a claim.
 type program struct {
 	node  *node
 	claim string
+	share int // for tests that have programs in tables
 	id    Process
 	// kernel is how long one takes, pause how long the program does something else after it, when it is synchronous.
 	kernel, pause time.Duration
@@ -127,6 +131,13 @@ func (n *node) add(p program, part Part) *program {
 
 // apply hands the actions of the state machine to the programs, and checks that one claim has the GPU.
 func (n *node) apply() {
+	n.applyOwn()
+	for _, o := range n.others {
+		o.applyOwn()
+	}
+}
+
+func (n *node) applyOwn() {
 	for _, a := range n.gpu.Actions() {
 		if len(a.Overran) > 0 {
 			n.overran[a.Claim] = true
@@ -177,6 +188,12 @@ func (n *node) schedule() {
 	n.after(at-n.now, func() {
 		if n.tick == at {
 			n.tick = 0
+			if n.ticks++; n.now > n.ticked {
+				n.ticks, n.ticked = 0, n.now
+			}
+			if n.ticks > 1000 {
+				panic(fmt.Sprintf("Tick is due for ever: %+v", n.gpu))
+			}
 			n.gpu.Tick(n.now)
 			n.apply()
 		}

@@ -1,6 +1,9 @@
 package turns
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // grant begins a claim's turn.
 func (g *GPU) grant(c *claim) {
@@ -12,10 +15,11 @@ func (g *GPU) grant(c *claim) {
 		g.atLeast = g.now + floorTurn
 	}
 	c.foretold, c.switched = g.foretold, g.last != c
-	c.wants, c.straggles, c.paused, c.soon, c.unmetered = false, false, 0, 0, false
+	c.wants, c.called, c.straggles, c.paused, c.soon, c.unmetered = false, false, false, 0, 0, false
 	c.usage.turns++
 	g.starts(c)
 	g.set(c, Metered)
+	c.met()
 }
 
 // starts begins the account of a claim's turn.
@@ -38,6 +42,10 @@ func (g *GPU) revoke(c *claim) {
 	c.revoked = g.now
 	g.deadline = g.now + max(firstDeadline, drainFactor*c.usual)
 	g.set(c, Closed)
+	c.used = c.paused == 0 || !slices.ContainsFunc(c.partners, partner.holds)
+	if c.paused == 0 {
+		c.endTogether()
+	}
 }
 
 // due returns when the next turn begins although the holder has not drained. One that is stopped submits nothing any more, so that

@@ -104,6 +104,8 @@ type GPU struct {
 	// held is until when a free GPU waits for a claim that pauses, heldFor; 0 if it does not.
 	held    time.Duration
 	heldFor *claim
+	// linked is whether programs use a claim of this GPU together with one of another.
+	linked bool
 	// atLeast is until when the holder keeps its turn although a higher class wants one: it is at its floor.
 	atLeast time.Duration
 
@@ -148,7 +150,7 @@ func (g *GPU) Next() (at time.Duration, ok bool) {
 		}
 	default:
 		consider(g.end)
-		if g.resting > 0 {
+		if g.rests() {
 			consider(g.resting + rest)
 		}
 	}
@@ -193,6 +195,10 @@ func (g *GPU) Tick(now time.Duration) {
 
 // step makes the changes that are due, until none is.
 func (g *GPU) step() {
+	if g.linked {
+		g.stepTogether()
+		return
+	}
 	g.throttle()
 	for range 8 { // each step can lead to one more, and no two lead to each other for ever
 		if !g.change() {
@@ -226,6 +232,12 @@ func (g *GPU) change() bool {
 		g.ended(h)
 		return true
 	case g.isOver(h):
+		next := g.choose()
+		g.reserve(next)
+		if next != nil && g.early(next) && !h.throttled && g.resting == 0 {
+			g.end = g.now + g.shortest(h)
+			return false
+		}
 		g.revoke(h)
 		return true
 	}
@@ -259,7 +271,7 @@ func (g *GPU) open(c *claim) bool {
 		g.holder, g.granted, c.turn = c, g.now, g.turn
 	}
 	g.draining, g.end, g.resting, g.ending, g.held, g.heldFor = false, 0, 0, 0, 0, nil
-	c.tail, c.straggles, c.wants = false, false, false
+	c.tail, c.straggles, c.wants, c.called = false, false, false, false
 	g.set(c, Open)
 	return true
 }
