@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/internal/nomadapi"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
@@ -48,6 +49,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"nomad_ca_file":      withDefault("nomad_ca_file", "string", `""`),
 	"mode":               withDefault("mode", "string", strconv.Quote(string(claim.ModeSlice))),
 	"compute":            withDefault("compute", "string", strconv.Quote(computeByDriver)),
+	"compute_bypass":     withDefault("compute_bypass", "string", strconv.Quote(string(layout.BypassObserved))),
 	"replicas":           hclspec.NewAttr("replicas", "number", false),
 	"mig":                hclspec.NewAttr("mig", "any", false),
 	"gpu":                hclspec.NewAttr("gpu", "any", false),
@@ -88,6 +90,9 @@ type Config struct {
 	NomadCAFile    string `codec:"nomad_ca_file"`
 	// Compute is who shares the GPUs' time: "driver", or "shares" for claims that compute in turns.
 	Compute string `codec:"compute"`
+	// ComputeBypass is what follows if programs of a claim compute outside of its turns: that is only shown ("observe"), the
+	// claim is charged for it ("charge"), or its task is ended ("end").
+	ComputeBypass string `codec:"compute_bypass"`
 	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
 	Mode     string   `codec:"mode"`
 	Replicas *float64 `codec:"replicas"`
@@ -108,7 +113,9 @@ type settings struct {
 	stateDir, runDir  string
 	// uncounted is what happens to uncounted memory, a value of uncounted_memory.
 	uncounted string
-	nomad     nomadapi.Options
+	// bypass is what follows if programs compute outside of their turns.
+	bypass layout.Bypass
+	nomad  nomadapi.Options
 	// contextBytes is 0 if it is to be measured.
 	contextBytes uint64
 }
@@ -134,6 +141,9 @@ func (c Config) parse() (*settings, error) {
 			c.UncountedMemory)
 	}
 	s.uncounted = c.UncountedMemory
+	if s.bypass, err = c.parseBypass(s.sharing); err != nil {
+		return nil, err
+	}
 	s.nomad = nomadapi.Options{Address: c.NomadAddress, TokenFile: c.NomadTokenFile, CAFile: c.NomadCAFile}
 	if err := s.nomad.Check(); err != nil {
 		return nil, err
@@ -169,6 +179,20 @@ func (c Config) parse() (*settings, error) {
 		*dir.setting = filepath.Clean(dir.value)
 	}
 	return s, nil
+}
+
+// parseBypass returns what follows if programs compute outside of their turns, given how the GPUs are shared.
+func (c Config) parseBypass(s sharing) (layout.Bypass, error) {
+	switch b := layout.Bypass(c.ComputeBypass); {
+	case !slices.Contains([]layout.Bypass{layout.BypassObserved, layout.BypassCharged, layout.BypassEnds}, b):
+		return "", fmt.Errorf("compute_bypass must be %q, %q or %q, got %q", layout.BypassObserved, layout.BypassCharged,
+			layout.BypassEnds, c.ComputeBypass)
+	case b != layout.BypassObserved && !s.anyShares():
+		return "", fmt.Errorf("compute_bypass = %q is for GPUs with compute = %q, and there are none; set that, or remove it", b,
+			computeByShares)
+	default:
+		return b, nil
+	}
 }
 
 // wholeNumber returns the value of an option that must not have a fraction.

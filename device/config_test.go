@@ -9,6 +9,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 	"github.com/tranche-gpu/tranche/device/share"
@@ -27,6 +28,7 @@ func TestSetConfig_defaults(t *testing.T) {
 		stateDir:          "/var/lib/tranche",
 		runDir:            "/run/tranche",
 		uncounted:         uncountedCharged,
+		bypass:            layout.BypassObserved,
 	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }
 
@@ -42,7 +44,7 @@ func TestSetConfig(t *testing.T) {
 	must.Eq(t, "/run/nvidia/driver", root)
 	must.Eq(t, &settings{
 		enabled: true, sharing: sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 512 * mebi}}, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
-		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", uncounted: uncountedEnds, contextBytes: 300 * mebi,
+		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", uncounted: uncountedEnds, bypass: layout.BypassObserved, contextBytes: 300 * mebi,
 	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }
 
@@ -81,6 +83,9 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"max_slices", 0.5, "max_slices must be a whole number, got 0.5"},
 		{"max_slices", 1e30, "max_slices must be a whole number, got 1e+30"},
 		{"compute", "turns", `compute must be "driver" or "shares", got "turns"`},
+		{"compute_bypass", "kill", `compute_bypass must be "observe", "charge" or "end", got "kill"`},
+		{"compute_bypass", "", `compute_bypass must be "observe", "charge" or "end", got ""`},
+		{"compute_bypass", "end", `compute_bypass = "end" is for GPUs with compute = "shares", and there are none; set that, or remove it`},
 		{"replicas", 2, `replicas is for mode "timeslice", and the mode is "slice"`},
 	}
 	for _, tc := range cases {

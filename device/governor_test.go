@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
@@ -27,4 +28,18 @@ func TestFingerprint_NoGovernor(t *testing.T) {
 			return
 		}
 	}
+}
+
+// The governor goes by what the run directory says of programs that compute outside of their turns; only GPUs with shares have that.
+func TestComputeBypass_Published(t *testing.T) {
+	shared, other := nvmltest.H200(0), nvmltest.H200(1)
+	p := newPlugin(t, nvmltest.New(shared, other), map[string]any{
+		"compute": "shares", "compute_bypass": "end", "slice_memory": "64GiB",
+		"gpu": gpuBlocks(map[string]any{"gpu": "index:1", "compute": "driver"}),
+	})
+	next(t, fingerprint(t, p))
+	published, err := layout.Read(p.node.Load().runDir)
+	must.NoError(t, err)
+	must.Eq(t, layout.BypassEnds, published[shared.UUID].Bypass)
+	must.Eq(t, "", published[other.UUID].Bypass)
 }

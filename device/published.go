@@ -15,6 +15,8 @@ import (
 // publishedState is what the run directory says of the GPUs, for others on this node. It belongs to the fingerprint loop.
 type publishedState struct {
 	runDir string
+	// bypass is what follows if programs compute outside of their turns.
+	bypass layout.Bypass
 	clock  *share.Clock
 	logger hclog.Logger
 	log    share.ChangeLog
@@ -31,6 +33,9 @@ func (p *publishedState) publishLayout(gpus []share.GPU) {
 	for _, g := range gpus {
 		said := layout.GPU{
 			Mode: g.Mode, SliceBytes: g.SliceBytes, MemoryBytes: g.MemoryBytes, Replicas: g.Replicas, Shares: g.Shares,
+		}
+		if g.Shares {
+			said.Bypass = p.bypass
 		}
 		if g.Origin != nil {
 			said.WholeBytes = g.Origin.GPUMemoryBytes

@@ -32,6 +32,9 @@ type Options struct {
 	// Processes lists the processes on a GPU, by its UUID, so that those can be named that have not joined; nil if that is
 	// not possible.
 	Processes func(ctx context.Context, gpuUUID string) (pids []int, err error)
+	// Utilization returns the part of a GPU's time, 0 to 1, that each process had lately, by process ID; nil where the driver
+	// does not report that. It is needed if Processes is there.
+	Utilization func(ctx context.Context, gpuUUID string, since time.Time) (map[int]float64, error)
 }
 
 // ErrRuns is returned by Run if another governor runs on the node.
@@ -62,7 +65,10 @@ func Run(ctx context.Context, o Options) error {
 	n := newNode(l, o)
 	n.restore()
 	source := &source{ledger: ledger, runDir: o.RunDir, logger: o.Logger}
-	observer := &observer{options: o, changed: func() { l.post(func() { n.publishDue = 0 }) }}
+	observer := &observer{
+		options: o, changed: func() { l.post(func() { n.publishDue = 0 }) },
+		charge: func(uuid string, parts map[string]float64) { l.post(func() { n.chargeOutside(uuid, parts) }) },
+	}
 	publisher := newPublisher(o, observer)
 	done := make(chan struct{}, 3)
 	for _, part := range []func(){

@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/claim/rundir"
 	"github.com/tranche-gpu/tranche/claim/runs"
@@ -310,7 +312,8 @@ func TestObserver(t *testing.T) {
 	}
 	o.know([]*claim.Claim{of, other}, map[user]bool{{"GPU-2", inside}: true})
 	before := o.observe(t.Context(), nil)
-	must.Eq(t, map[user]bool{{"GPU-1", inside}: true}, before)
+	must.MapLen(t, 1, before)
+	must.Eq(t, of.ID, before[user{"GPU-1", inside}].claim)
 	must.SliceEmpty(t, published(), must.Sprint("it may be about to join"))
 	o.observe(t.Context(), before)
 	must.Eq(t, []status.Process{{PID: inside, Name: "sleep"}}, published())
@@ -321,6 +324,54 @@ func TestObserver(t *testing.T) {
 	must.MapEmpty(t, o.observe(t.Context(), before))
 	must.SliceEmpty(t, published())
 	must.Eq(t, 2, publications)
+}
+
+// What follows is what the device plugin's configuration says, once the driver reports that the process computes; a task is ended
+// only if that goes on for some time.
+func TestObserver_Follows(t *testing.T) {
+	inside := sleeper(t)
+	of := &claim.Claim{ID: "0badcafe", GPU: claim.GPU{UUID: "GPU-1"}, Container: container(t, inside)}
+	by := user{"GPU-1", inside}
+	type observed struct {
+		follows layout.Bypass
+		charged map[string]float64
+	}
+	for name, tc := range map[string]struct {
+		bypass layout.Bypass
+		since  time.Duration
+		busy   map[int]float64
+		want   observed
+	}{
+		"nothing is said":      {busy: map[int]float64{inside: 0.5}},
+		"observed":             {bypass: layout.BypassObserved, busy: map[int]float64{inside: 0.5}},
+		"charged":              {bypass: layout.BypassCharged, busy: map[int]float64{inside: 0.5}, want: observed{layout.BypassCharged, map[string]float64{of.ID: 0.5}}},
+		"not seen to compute":  {bypass: layout.BypassCharged, busy: map[int]float64{}, want: observed{"", map[string]float64{of.ID: 0}}},
+		"unknown utilization":  {bypass: layout.BypassCharged, want: observed{"", map[string]float64{of.ID: 0}}},
+		"ended":                {bypass: layout.BypassEnds, since: bypassEnds, busy: map[int]float64{inside: 0.5}, want: observed{follows: layout.BypassEnds}},
+		"ended soon":           {bypass: layout.BypassEnds, since: bypassEnds / 2, busy: map[int]float64{inside: 0.5}},
+		"idle for a long time": {bypass: layout.BypassEnds, since: time.Hour, busy: map[int]float64{inside + 1: 0.5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got observed
+			o := &observer{changed: func() {}, charge: func(_ string, parts map[string]float64) { got.charged = parts }, options: Options{
+				Logger: hclog.NewNullLogger(), RunDir: t.TempDir(),
+				Processes:   func(context.Context, string) ([]int, error) { return []int{inside}, nil },
+				Utilization: func(context.Context, string, time.Time) (map[int]float64, error) { return tc.busy, nil },
+			}}
+			must.NoError(t, layout.Write(o.options.RunDir, map[string]layout.GPU{"GPU-1": {Shares: true, Bypass: tc.bypass}}))
+			o.know([]*claim.Claim{of}, nil)
+			o.observe(t.Context(), sighting{by: {of.ID, time.Now().Add(-tc.since)}})
+			s := &status.Status{Claims: map[string]status.Claim{of.ID: {}}}
+			o.name(s)
+			must.SliceLen(t, 1, s.Claims[of.ID].NotJoined)
+			got.follows = s.Claims[of.ID].Bypass
+			must.Eq(t, tc.want, got, must.Cmp(cmp.AllowUnexported(observed{})))
+			o.observe(t.Context(), nil)
+			s = &status.Status{Claims: map[string]status.Claim{of.ID: {}}}
+			o.name(s)
+			must.Eq(t, "", s.Claims[of.ID].Bypass, must.Sprint("it has just come"))
+		})
+	}
 }
 
 func TestIsStopped(t *testing.T) {

@@ -34,6 +34,8 @@ type node struct {
 	conns     map[*conn]bool
 	// debts are those from before that are not restored yet, by GPU.
 	debts map[string]map[string]float64
+	// marks are since when the time that is taken outside of turns is not charged yet, by GPU.
+	marks map[string]turns.Mark
 
 	beatDue, publishDue, checkDue time.Duration
 	publish                       func(snapshot)
@@ -63,6 +65,7 @@ func newNode(l *loop, o Options) *node {
 	return &node{
 		loop: l, options: o, logger: o.Logger, gpus: make(map[string]*turns.GPU), claims: make(map[string]*member),
 		peers: make(map[proc.ID]*peer), processes: make(map[turns.Process]*conn), conns: make(map[*conn]bool),
+		marks: make(map[string]turns.Mark),
 	}
 }
 
@@ -126,6 +129,12 @@ func (n *node) forget(m *member) {
 		g.Forget(monotonic(), m.ID)
 		n.apply()
 	}
+}
+
+// chargeOutside charges claims for what their processes took of a GPU outside of turns since the last call.
+func (n *node) chargeOutside(uuid string, parts map[string]float64) {
+	n.marks[uuid] = n.gpu(uuid).ChargeOutside(monotonic(), n.marks[uuid], parts)
+	n.apply()
 }
 
 // tick does what is due, and returns when it is to be called next; 0 for never.

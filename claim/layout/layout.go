@@ -28,7 +28,22 @@ type GPU struct {
 	WholeBytes uint64 `json:"whole_bytes,omitempty"`
 	// Shares is whether claims on the GPU compute in turns, in proportion to their shares.
 	Shares bool `json:"shares,omitempty"`
+	// Bypass is what follows if their programs compute outside of their turns; empty is BypassObserved.
+	Bypass Bypass `json:"compute_bypass,omitempty"`
 }
+
+// Bypass is what follows if programs of a claim compute outside of its turns.
+type Bypass string
+
+// The values of Bypass.
+const (
+	// BypassObserved is that they are named, which they are in any case.
+	BypassObserved Bypass = "observe"
+	// BypassCharged is that their claim is charged for the time that they take.
+	BypassCharged Bypass = "charge"
+	// BypassEnds is that their task is ended.
+	BypassEnds Bypass = "end"
+)
 
 type file struct {
 	Format int            `json:"tranche_layout"`

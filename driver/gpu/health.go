@@ -33,8 +33,8 @@ type HealthConfig struct {
 }
 
 // Health emits task events when a GPU of a task becomes unhealthy, the task has memory that a claim does not count, or a claim has
-// been idle for too long, and when that is over. It ends a task with such memory if the operator wants that. The device plugin and
-// the agent detect these, and cannot do this.
+// been idle for too long, and when that is over, and likewise for processes that use a GPU outside of its turns. It ends a task with
+// such memory or processes if the operator wants that. The device plugin, the governor and the agent detect these, and cannot do this.
 type Health struct {
 	HealthConfig
 
@@ -46,7 +46,7 @@ type Health struct {
 	// the claim's ID, with turnsKey before it for its processes that have not joined, and idleKey for its being idle.
 	published map[string]map[string]string
 	// outside are those processes, by claim ID.
-	outside map[string]string
+	outside map[string]outside
 	// idle are the claims that have been idle for too long.
 	idle idle.Report
 }
@@ -195,7 +195,7 @@ func (h *Health) publishUncounted(cfg *drivers.TaskConfig, c *claim.Claim, uncou
 	case problem != "" && problem != before:
 		h.Notify(cfg, annotations, "the task uses GPU memory that its claim %s does not count: %s", c.ID, problem)
 		if uncounted.End {
-			h.end(cfg, annotations)
+			h.end(cfg, annotations, `uncounted_memory = "end"`)
 		}
 	case problem == "" && before != "":
 		h.Notify(cfg, annotations, "the claim %s counts all GPU memory of the task again", c.ID)
@@ -203,11 +203,11 @@ func (h *Health) publishUncounted(cfg *drivers.TaskConfig, c *claim.Claim, uncou
 	return problem
 }
 
-// end ends a task for its uncounted memory.
-func (h *Health) end(cfg *drivers.TaskConfig, annotations map[string]string) {
+// end ends a task for what was published last, as an option of the device plugin says.
+func (h *Health) end(cfg *drivers.TaskConfig, annotations map[string]string, option string) {
 	if err := h.Kill(cfg.ID); err != nil {
-		h.Logger.Warn("cannot end a task that uses GPU memory that its claim does not count", "task_id", cfg.ID, "error", err)
+		h.Logger.Warn("cannot end a task as the device plugin's configuration says", "option", option, "task_id", cfg.ID, "error", err)
 		return
 	}
-	h.Notify(cfg, annotations, "the task was ended for that, as the device plugin's configuration says (uncounted_memory = \"end\")")
+	h.Notify(cfg, annotations, "the task was ended for that, as the device plugin's configuration says (%s)", option)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/idle"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/runtime"
@@ -211,6 +212,32 @@ func TestHealth_NotJoined(t *testing.T) {
 	write()
 	events = n.emitted(1)["one"]
 	must.StrContains(t, events[0], "holds for all processes of the task again")
+}
+
+// What follows is in the event; where the operator wants it, the task is ended, once.
+func TestHealth_BypassEnds(t *testing.T) {
+	n := newHealthNode(t)
+	task := n.run("one", "GPU-a")
+	n.run("other", "GPU-a")
+	n.emitted(0)
+	claims, err := n.Claims.of(t.Context(), task)
+	must.NoError(t, err)
+	write := func(follows layout.Bypass) {
+		must.NoError(t, status.Write(n.runDir, status.Status{Written: time.Now(), Claims: map[string]status.Claim{
+			claims[0].ID: {NotJoined: []status.Process{{PID: 4711, Name: "a.out"}}, Bypass: follows},
+		}}))
+	}
+	write(layout.BypassCharged)
+	must.StrContains(t, n.emitted(1)["one"][0], "; the claim is charged for the time that it takes")
+	write("")
+	must.StrHasSuffix(t, "load libcuda.so.1 by that name", n.emitted(1)["one"][0])
+	write(layout.BypassEnds)
+	events := n.emitted(3)["one"]
+	must.StrContains(t, events[0], "does not hold for process 4711 (a.out)")
+	must.Eq(t, "killed", events[1])
+	must.Eq(t, `the task was ended for that, as the device plugin's configuration says (compute_bypass = "end")`, events[2])
+	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: map[string]health.Condition{"GPU-b": {Problem: xid79, Since: time.Now()}}}))
+	n.emitted(0)
 }
 
 // A task whose claim has been idle for too long gets an event of each consequence, and one when that is over.

@@ -9,24 +9,40 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/governor/status"
 )
 
-// notJoined returns what the governor says of the processes of each claim that use the GPU outside of its turns, by claim ID.
-// Without a governor it is what was last known: nothing says that these processes have joined.
-func (h *Health) notJoined() map[string]string {
+// outside is what the governor says of the processes of a claim that use the GPU outside of its turns: their names, and what follows.
+type outside struct {
+	names   string
+	follows layout.Bypass
+}
+
+// String returns what an event says.
+func (o outside) String() string {
+	text := o.names + ": the program uses the driver past the shadow library and has to load libcuda.so.1 by that name"
+	if o.follows == layout.BypassCharged {
+		text += "; the claim is charged for the time that it takes"
+	}
+	return text
+}
+
+// notJoined returns what the governor says of such processes, by claim ID. Without a governor it is what was last known: nothing
+// says that these processes have joined.
+func (h *Health) notJoined() map[string]outside {
 	published, err := status.Current(h.Claims.config.RunDir, time.Now())
 	if err != nil {
 		return h.outside
 	}
-	found := make(map[string]string)
+	found := make(map[string]outside)
 	for id, c := range published.Claims {
 		var names []string
 		for _, p := range c.NotJoined {
 			names = append(names, fmt.Sprintf("process %d (%s)", p.PID, p.Name))
 		}
 		if len(names) > 0 {
-			found[id] = claim.ListNames(names)
+			found[id] = outside{claim.ListNames(names), c.Bypass}
 		}
 	}
 	return found
@@ -38,16 +54,27 @@ func governorDir(runDir string) (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// publishNotJoined emits an event if processes of a task use the GPU outside of its claim's turns, or no longer do; an empty text
-// is none. It returns what is published then.
-func (h *Health) publishNotJoined(cfg *drivers.TaskConfig, c *claim.Claim, outside, before string) string {
+// publishNotJoined emits an event if processes of a task use the GPU outside of its claim's turns, or no longer do, and ends the
+// task for that if the operator wants it. It returns what is published then; empty is nothing.
+func (h *Health) publishNotJoined(cfg *drivers.TaskConfig, c *claim.Claim, now outside, before string) string {
 	annotations := map[string]string{"gpu": c.PhysicalGPU(), "claim": c.ID}
-	switch {
-	case outside != "" && outside != before:
-		h.Notify(cfg, annotations, "the share of claim %s of the GPU's time does not hold for %s: the program uses the driver past the "+
-			"shadow library and has to load libcuda.so.1 by that name", c.ID, outside)
-	case outside == "" && before != "":
-		h.Notify(cfg, annotations, "the share of claim %s of the GPU's time holds for all processes of the task again", c.ID)
+	if now.names == "" {
+		if before != "" {
+			h.Notify(cfg, annotations, "the share of claim %s of the GPU's time holds for all processes of the task again", c.ID)
+		}
+		return ""
 	}
-	return outside
+	said := fmt.Sprintf("the share of claim %s of the GPU's time does not hold for %s", c.ID, now)
+	if now.follows == layout.BypassEnds {
+		const ended = " (ended)"
+		if before != said+ended {
+			h.Notify(cfg, annotations, "%s", said)
+			h.end(cfg, annotations, `compute_bypass = "end"`)
+		}
+		return said + ended
+	}
+	if said != before {
+		h.Notify(cfg, annotations, "%s", said)
+	}
+	return said
 }

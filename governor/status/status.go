@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/rundir"
 )
 
@@ -59,6 +60,9 @@ type Claim struct {
 	// Joined are the claim's processes that compute in turns, and NotJoined those that use the GPU and do not.
 	Joined    []Process `json:"joined"`
 	NotJoined []Process `json:"not_joined,omitempty"`
+	// Bypass is what follows from NotJoined, if it is known that these processes have taken time of the GPU: the option
+	// compute_bypass of the device plugin. It is empty if they are only named.
+	Bypass layout.Bypass `json:"bypass,omitempty"`
 }
 
 // Process is a process as the host knows it.

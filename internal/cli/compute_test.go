@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 	"github.com/tranche-gpu/tranche/governor/status"
@@ -90,10 +91,13 @@ func TestStatus_Turns(t *testing.T) {
 	_, text, _ = n.status()
 	must.StrContains(t, text, "no governor has run since "+said.Written.Format(time.RFC3339))
 	said.Written = time.Now().Add(time.Hour) // however slow the test is
+	of := said.Claims[c.ID]
+	of.Bypass = layout.BypassCharged
+	said.Claims[c.ID] = of
 	must.NoError(t, status.Write(n.runDir, said))
 	_, text, _ = n.status()
 	must.True(t, words(text, c.ID, "20%", "25.0%", "1.5 s", "2.0 s", "0", "1 of 2 (!)"), must.Sprint(text))
-	must.StrContains(t, text, `claim `+c.ID+`: its share does not hold for processes that have not joined: "b" (4711)`)
+	must.StrContains(t, text, `claim `+c.ID+`: its share does not hold for processes that have not joined: "b" (4711); it is charged for the time that they take`)
 	r := n.statusJSON(t, 0)
 	must.Eq(t, 0.25, r.Claims[0].Turns.RecentPart)
 	must.Eq(t, 200, r.Claims[0].Compute.Share)

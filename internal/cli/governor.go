@@ -50,21 +50,36 @@ func (a *app) govern(ctx context.Context, o governorOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	driver := a.openNVML(o.driverRoot)
+	// The driver may have been loaded anew: after an error, the next call begins anew.
+	const patience = 30 * time.Second
 	return governor.Run(ctx, governor.Options{
 		StateDir: o.stateDir, RunDir: o.runDir, Logger: logger,
 		Ready: func() { a.notifyReady(logger) },
 		Processes: func(ctx context.Context, gpuUUID string) ([]int, error) {
-			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			processes, err := driver.Processes(ctx, gpuUUID)
 			if err != nil {
-				err = errors.Join(err, driver.Close(ctx)) // the driver may have been loaded anew: the next call begins anew
+				err = errors.Join(err, driver.Close(ctx))
 			}
 			var pids []int
 			for _, p := range processes {
 				pids = append(pids, p.PID)
 			}
 			return pids, err
+		},
+		Utilization: func(ctx context.Context, gpuUUID string, since time.Time) (map[int]float64, error) {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			busy, err := driver.ProcessUtilization(ctx, gpuUUID, since)
+			if err != nil || busy == nil {
+				return nil, err
+			}
+			parts := make(map[int]float64, len(busy))
+			for pid, b := range busy {
+				parts[pid] = b.Multiprocessors
+			}
+			return parts, nil
 		},
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/percent"
 )
@@ -29,10 +30,16 @@ func (r *report) printTurns(w *errWriter) {
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
 		if c.Turns != nil && len(c.Turns.NotJoined) > 0 {
-			fmt.Fprintf(w, "claim %s: its share does not hold for processes that have not joined: %s\n", c.ID,
-				describeProcesses(c.Turns.NotJoined))
+			fmt.Fprintf(w, "claim %s: its share does not hold for processes that have not joined: %s%s\n", c.ID,
+				describeProcesses(c.Turns.NotJoined), bypassText[c.Turns.Bypass])
 		}
 	}
+}
+
+// bypassText says what follows for a claim whose processes have not joined.
+var bypassText = map[layout.Bypass]string{
+	layout.BypassCharged: "; it is charged for the time that they take",
+	layout.BypassEnds:    "; its task is ended for that",
 }
 
 // describeTurns says what a governed claim has had; "-" is what no governor says.
