@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/internal/percent"
 	"github.com/tranche-gpu/tranche/runtime/compute"
 )
@@ -71,4 +73,22 @@ func (o runOptions) runCompute(limitBytes, gpuBytes uint64) (*claim.Compute, err
 		return nil, err
 	}
 	return &c, nil
+}
+
+// governorPatience is how long a command waits for the governor, which may be starting again.
+var governorPatience = status.StaleAfter
+
+// awaitGovernor blocks until the governor expects the programs of a governed command: what they compute before that is in nobody's
+// turn.
+func awaitGovernor(ctx context.Context, dir *private.Dir, c *claim.Claim) error {
+	if !c.Governed() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, governorPatience)
+	defer cancel()
+	if err := dir.AwaitGovernor(ctx, c.ID); err != nil {
+		return fmt.Errorf("--share, --max and --priority: the governor does not expect the command after %s: %w; its log says why "+
+			"(journalctl -u tranche-governor, or governor/log in --run-dir)", governorPatience, err)
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -8,12 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/governor"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/cli/private"
 )
@@ -115,8 +118,19 @@ func TestRun_Share(t *testing.T) {
 	_, _, stderr := tr.run("--memory", "1GiB", "--share", "30", "--", "sh", "-c", script)
 	must.StrContains(t, stderr, "no governor runs on this node")
 
-	must.NoError(t, status.Write(tr.runDir, status.Status{Written: time.Now().Add(time.Hour)}))
-	code, out, stderr := tr.run("--memory", "1GiB", "--share", "30", "--max", "50", "--", "sh", "-c", script)
+	governorPatience = time.Millisecond
+	t.Cleanup(func() { governorPatience = status.StaleAfter })
+	must.NoError(t, status.Write(tr.runDir, status.Status{Written: time.Now().Add(time.Hour)})) // and no governor
+	code, out, stderr := tr.run("--memory", "1GiB", "--share", "30", "--", "sh", "-c", script)
+	must.Eq(t, exitOwnFailure, code)
+	must.Eq(t, "", out)
+	must.StrContains(t, stderr, "the governor does not expect the command after 1ms: context deadline exceeded; its log says why")
+	must.SliceEmpty(t, tr.privateDirs(t))
+
+	governorPatience = time.Minute
+	tr.govern(t)
+	script = `test -S "$(echo "$TRANCHE_REGIONS"/*/governor)" && ` + script
+	code, out, stderr = tr.run("--memory", "1GiB", "--share", "30", "--max", "50", "--", "sh", "-c", script)
 	must.Eq(t, 0, code, must.Sprint(stderr))
 	record, links, _ := strings.Cut(out, "\n")
 	var c claim.Claim
@@ -140,6 +154,21 @@ func TestRun_Share(t *testing.T) {
 	must.StrContains(t, stderr, "/governed/libcuda.so.1")
 	_, _, stderr = tr.run("--memory", "1GiB", "--share", "0", "--", "true")
 	must.StrContains(t, stderr, "--share must be a number of percent")
+}
+
+// govern runs a governor until the test has ended.
+func (tr *trial) govern(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	o := governor.Options{StateDir: t.TempDir(), RunDir: tr.runDir, Logger: hclog.NewNullLogger(), Ready: func() { close(ready) }}
+	go func() { ended <- governor.Run(ctx, o) }()
+	t.Cleanup(func() { cancel(); must.NoError(t, <-ended) })
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatalf("the governor has ended: %v", err)
+	}
 }
 
 func shadowsWithoutGoverned(t *testing.T, tr *trial) string {

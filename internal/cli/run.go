@@ -108,6 +108,9 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 		return 0, fmt.Errorf("preparing the run: %w", err)
 	}
 	defer func() { err = errors.Join(err, dir.Remove()) }()
+	if err := awaitGovernor(ctx, dir, c); err != nil {
+		return 0, err
+	}
 
 	cmd := &exec.Cmd{
 		Path: path, Args: args,
