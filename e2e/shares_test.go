@@ -24,13 +24,15 @@ const loadImage = "tranche.local/load:test"
 // sharesTolerance is in points: other tests run on the same two processors. `make bench` measures how exact shares are.
 const sharesTolerance = 12
 
-// startShares starts a node with the configuration of examples/shares-agent.hcl.
-func startShares(t *testing.T) *node.Node {
+// startShares starts a node with the configuration of examples/shares-agent.hcl, and these options of the device plugin.
+func startShares(t *testing.T, device ...string) *node.Node {
 	t.Helper()
 	text := readFile(t, filepath.Join(build, "../examples/shares-agent.hcl"))
 	blocks := regexp.MustCompile(`(?s)plugin "nomad-(?:device|driver)-tranche" \{\n  config \{\n(.*?)\n  \}\n\}`).FindAllStringSubmatch(text, -1)
 	must.SliceLen(t, 2, blocks)
-	n := startNode(t, func(c *node.Config) { c.DeviceConfig, c.DriverConfig = blocks[0][1]+"\n", blocks[1][1]+"\n" })
+	n := startNode(t, func(c *node.Config) {
+		c.DeviceConfig, c.DriverConfig = blocks[0][1]+"\n"+strings.Join(device, "\n"), blocks[1][1]+"\n"
+	})
 	importProgram(t, n, loadImage, "load")
 	return n
 }
@@ -237,9 +239,10 @@ func comeTo(t *testing.T, n *node.Node, expected func(gpuTimes) bool) gpuTimes {
 }
 
 // TestShares_Bypass has a task load the driver's own library, from where the shadow library has it: an event of the task names the
-// process, and so does the status.
+// process, and so does the status. The operator wants such a task to be ended; one beside it goes on.
 func TestShares_Bypass(t *testing.T) {
-	n := startShares(t)
+	n := startShares(t, `compute_bypass = "end"`)
+	beside := load(t, n, "beside", 4, "")
 	start(t, n, task{
 		job: "bypass", image: loadImage, command: "load", devices: []string{onGPU(4, 0)},
 		args: []string{"--kernel", "1000", "--ready", "--library", "/.tranche/c/0000/driver-libcuda.so"},
@@ -248,12 +251,18 @@ func TestShares_Bypass(t *testing.T) {
 	saysLine(t, n, alloc.ID, "ready")
 	pid, err := n.InitPID(deadline(t), alloc.ID, "t")
 	must.NoError(t, err)
-	_, err = n.WaitAlloc(deadline(t), "bypass", func(a *api.AllocationListStub) bool {
-		return strings.Contains(node.Story(a), fmt.Sprintf("GPU's time does not hold for process %d (load)", pid))
-	})
-	must.NoError(t, err)
-	must.StrContains(t, string(tranche(t, n, "status")), fmt.Sprintf(`processes that have not joined: "load" (%d)`, pid))
 	group, err := n.Group(deadline(t), alloc.ID, "t")
 	must.NoError(t, err)
-	must.Positive(t, busy(t, n)[group])
+	tells := func(what string) {
+		_, err := n.WaitAlloc(deadline(t), "bypass", func(a *api.AllocationListStub) bool { return strings.Contains(node.Story(a), what) })
+		must.NoError(t, err)
+	}
+	tells(fmt.Sprintf("GPU's time does not hold for process %d (load)", pid))
+	must.StrContains(t, string(tranche(t, n, "status")), fmt.Sprintf(`processes that have not joined: "load" (%d)`, pid))
+	tells(`the task was ended for that, as the device plugin's configuration says (compute_bypass = "end")`)
+	_, err = n.WaitAlloc(deadline(t), "bypass", func(a *api.AllocationListStub) bool { return a.ClientStatus == api.AllocClientStatusFailed })
+	must.NoError(t, err)
+	before := busy(t, n)
+	must.Positive(t, before[group])
+	must.NoError(t, until(deadline(t), func() (bool, error) { return busy(t, n)[beside] > before[beside], nil }))
 }

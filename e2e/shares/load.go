@@ -41,13 +41,19 @@ type Report struct {
 	LaunchNS  Times `json:"launch_ns"`
 }
 
-// Claim is how a load is run: variables of its environment in place of those that `tranche run` sets, and the flags of `tranche
-// run`; nil is a load without a claim, which does not join.
+// Claim is how a load is run: what is before its command, as variables of its environment in place of those that `tranche run` sets,
+// and the flags of `tranche run`; nil is a load without a claim, which does not join.
 type Claim []string
 
 // Bypassing returns the claim with a load that finds the driver's library, and nothing of Tranche's.
 func (n *Node) Bypassing(c Claim) Claim {
 	return append(Claim{"LD_PRELOAD=", "TRANCHE_REGIONS=", "LD_LIBRARY_PATH=" + filepath.Join(n.build, "sim/lib")}, c...)
+}
+
+// WithBypassing returns the claim with another load beside its own one, under a name of its own, that finds the driver's library.
+func (n *Node) WithBypassing(name string, c Claim) Claim {
+	beside := append(n.Bypassing(nil), "SIMGPU_LABEL="+name, filepath.Join(n.build, "e2e/load"), "--kernel", "1000")
+	return append(Claim{"sh", "-c", "env " + strings.Join(beside, " ") + ` & exec "$@"`, "sh"}, c...)
 }
 
 // BypassingUngoverned returns the claim with a load that finds the ungoverned library.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
@@ -168,6 +169,29 @@ func TestShares_BypassIsNamed(t *testing.T) {
 		must.NoError(t, err)
 	}
 	must.NoError(t, n.AwaitNamed(ctx, n.start(ctx, t, "again", n.Bypassing(Share(50)), "--kernel", "1000")))
+}
+
+// What bypasses takes half of the GPU; charged for it, its claim has its share and no more.
+func TestShares_BypassIsCharged(t *testing.T) {
+	t.Parallel()
+	ctx, n := newNode(t)
+	n.start(ctx, t, "a", n.WithBypassing("outside", Share(60)), "--kernel", "1000")
+	n.start(ctx, t, "b", Share(40), "--kernel", "1000")
+	n.until(ctx, t, func(w Window) bool { return w.Part("a") > 10 && w.Part("b") > 10 && w.Part("b") < 30 })
+
+	uuid, err := n.uuid(ctx)
+	must.NoError(t, err)
+	must.NoError(t, layout.Write(n.runDir(), map[string]layout.GPU{uuid: {Shares: true, Bypass: layout.BypassCharged}}))
+	n.until(ctx, t, func(w Window) bool { return w.Part("b") > 40-tolerance/2 && w.Part("a") > 2 && w.Part("outside") > 30 })
+}
+
+// uuid is the first GPU's.
+func (n *Node) uuid(ctx context.Context) (string, error) {
+	record, err := n.sim.Record(ctx)
+	if err != nil {
+		return "", err
+	}
+	return record.GPUs[0].UUID, nil
 }
 
 // tranche runs a command of ours on the node, and returns what it prints.
