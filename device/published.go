@@ -32,7 +32,8 @@ func (p *publishedState) publishLayout(gpus []share.GPU) {
 	shared := make(map[string]layout.GPU)
 	for _, g := range gpus {
 		said := layout.GPU{
-			Mode: g.Mode, SliceBytes: g.SliceBytes, MemoryBytes: g.MemoryBytes, Replicas: g.Replicas, Shares: g.Shares,
+			Mode: g.Mode, SliceBytes: g.SliceBytes, Slices: g.SliceCount, MemoryBytes: g.MemoryBytes, Replicas: g.Replicas,
+			Shares: g.Shares,
 		}
 		if g.Shares {
 			said.Bypass = p.bypass

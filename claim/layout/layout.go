@@ -19,8 +19,9 @@ const format = 1
 // GPU is how the device plugin shares a GPU.
 type GPU struct {
 	Mode claim.Mode `json:"mode"`
-	// SliceBytes is the memory of one slice, in the modes that have slices.
+	// SliceBytes is the memory of one slice, and Slices how many the GPU has, in the modes that have slices of their own.
 	SliceBytes uint64 `json:"slice_bytes,omitempty"`
+	Slices     int    `json:"slices,omitempty"`
 	// MemoryBytes is all of the GPU's memory, Replicas how many claims may share it in mode timeslice.
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
 	Replicas    int    `json:"replicas,omitempty"`

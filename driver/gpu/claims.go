@@ -98,7 +98,7 @@ func (c *Claims) Prepare(
 		return nil, errors.New("option gpu_host_memory: the task's GPUs have no limit beyond which it could allocate; leave the " +
 			"option out, or ask for slices with device \"nvidia/slice\"")
 	}
-	if err := o.Compute.Apply(ctx, ledger, o.ComputeBounds, "option gpu_compute", claims); err != nil {
+	if err := o.Compute.Apply(ctx, ledger, c.config.RunDir, o.ComputeBounds, "option gpu_compute", claims); err != nil {
 		return nil, retriable(err)
 	}
 	edits, err := runtime.Prepare(ctx, ledger, c.config, container, claims, o.HostMemoryBytes)

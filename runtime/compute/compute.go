@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/internal/percent"
 )
 
@@ -108,9 +109,9 @@ func (b Bounds) Check(r Request) error {
 	return nil
 }
 
-// checkShare refuses a share above what the claim has by its slices and what is allowed.
-func (b Bounds) checkShare(r Request, c *claim.Claim) error {
-	most := max(b.MaxShare, c.Compute.Share)
+// checkShare refuses a share above what the claim's slices are worth and what is allowed.
+func (b Bounds) checkShare(r Request, c *claim.Claim, worth int) error {
+	most := max(b.MaxShare, worth)
 	if r.Share <= most {
 		return nil
 	}
@@ -119,13 +120,20 @@ func (b Bounds) checkShare(r Request, c *claim.Claim) error {
 }
 
 // Apply gives each governed claim of a container what the request states, within the bounds. Claims that a container has had
-// before keep what they have: the operator may have changed it since. Errors begin with the request's source, the option.
-func (r Request) Apply(ctx context.Context, ledger *claim.Ledger, b Bounds, option string, claims []*claim.Claim) error {
+// before keep what they have: the operator may have changed it since. Errors begin with the request's source, the option. The run
+// directory is the ledger's.
+func (r Request) Apply(
+	ctx context.Context, ledger *claim.Ledger, runDir string, b Bounds, option string, claims []*claim.Claim,
+) error {
 	if !r.Stated() {
 		return nil
 	}
 	if err := b.Check(r); err != nil {
 		return fmt.Errorf("%s: %w", option, err)
+	}
+	shared, err := layout.Read(runDir)
+	if err != nil {
+		return err
 	}
 	governed, not := false, claim.ErrNotGoverned
 	for _, c := range claims {
@@ -137,7 +145,10 @@ func (r Request) Apply(ctx context.Context, ledger *claim.Ledger, b Bounds, opti
 		if c.Container != nil {
 			continue
 		}
-		if err := r.apply(ctx, ledger, b, c); err != nil {
+		if err := b.checkShare(r, c, worth(c, shared[c.GPU.UUID])); err != nil {
+			return fmt.Errorf("%s: %w", option, err)
+		}
+		if c.Compute, err = r.apply(ctx, ledger, c.ID); err != nil {
 			return fmt.Errorf("%s: %w", option, err)
 		}
 	}
@@ -147,16 +158,24 @@ func (r Request) Apply(ctx context.Context, ledger *claim.Ledger, b Bounds, opti
 	return nil
 }
 
-func (r Request) apply(ctx context.Context, ledger *claim.Ledger, b Bounds, c *claim.Claim) error {
-	if err := b.checkShare(r, c); err != nil {
-		return err
-	}
-	to, err := ledger.ChangeCompute(ctx, c.ID, r.Over)
+func (r Request) apply(ctx context.Context, ledger *claim.Ledger, id string) (*claim.Compute, error) {
+	to, err := ledger.ChangeCompute(ctx, id, r.Over)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	c.Compute = &to
-	return nil
+	return &to, nil
+}
+
+// worth returns what a claim's slices are worth, in thousandths. The claim may have another share by an earlier start that has
+// failed. That counts only where nothing else is known: the GPU is shared in another way by now.
+func worth(c *claim.Claim, said layout.GPU) int {
+	switch parts := len(c.Slices); {
+	case c.Mode == claim.ModeTimeslice && said.Mode == claim.ModeTimeslice && said.Replicas > 0:
+		return claim.ShareOf(parts, said.Replicas).Share
+	case c.Mode != claim.ModeTimeslice && said.Slices > 0 && said.SliceBytes == c.SliceSize():
+		return claim.ShareOf(parts, said.Slices).Share
+	}
+	return c.Compute.Share
 }
 
 // Describe returns a claim's part of its GPU's time, for people.

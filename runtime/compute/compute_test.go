@@ -8,6 +8,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/internal/percent"
 )
 
 const testGPU = "GPU-11111111-2222-3333-4444-555555555555"
@@ -68,7 +70,7 @@ func TestApply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)
 			made := reserve(t, l, "slice-000", fifth())
-			err := c.request.Apply(t.Context(), l, c.bounds, "option x", []*claim.Claim{made})
+			err := c.request.Apply(t.Context(), l, t.TempDir(), c.bounds, "option x", []*claim.Claim{made})
 			if c.err != "" {
 				must.ErrorContains(t, err, c.err)
 				must.Eq(t, fifth(), recorded(t, l, made.ID))
@@ -84,12 +86,12 @@ func TestApply(t *testing.T) {
 func TestApply_NotGoverned(t *testing.T) {
 	l := newLedger(t)
 	without, with := reserve(t, l, "slice-000", nil), reserve(t, l, "slice-001", fifth())
-	err := Request{Share: 100}.Apply(t.Context(), l, Bounds{}, "option x", []*claim.Claim{without})
+	err := Request{Share: 100}.Apply(t.Context(), l, t.TempDir(), Bounds{}, "option x", []*claim.Claim{without})
 	must.ErrorIs(t, err, claim.ErrNotGoverned)
 	must.EqError(t, err, "option x: the claim is not governed: its GPU's time is shared by the driver; set compute = \"shares\" in the "+
 		"device plugin's configuration, and start the job again; or remove it")
-	must.ErrorIs(t, Request{Share: 100}.Apply(t.Context(), l, Bounds{}, "option x", nil), claim.ErrNotGoverned)
-	must.NoError(t, Request{Share: 100}.Apply(t.Context(), l, Bounds{}, "option x", []*claim.Claim{without, with}))
+	must.ErrorIs(t, Request{Share: 100}.Apply(t.Context(), l, t.TempDir(), Bounds{}, "option x", nil), claim.ErrNotGoverned)
+	must.NoError(t, Request{Share: 100}.Apply(t.Context(), l, t.TempDir(), Bounds{}, "option x", []*claim.Claim{without, with}))
 	must.Nil(t, recorded(t, l, without.ID))
 	must.Eq(t, 100, recorded(t, l, with.ID).Share)
 }
@@ -99,15 +101,51 @@ func TestApply_KeepsChangesOverARestart(t *testing.T) {
 	l := newLedger(t)
 	made := reserve(t, l, "slice-000", fifth())
 	request := Request{Share: 150}
-	must.NoError(t, request.Apply(t.Context(), l, Bounds{}, "option x", []*claim.Claim{made}))
+	must.NoError(t, request.Apply(t.Context(), l, t.TempDir(), Bounds{}, "option x", []*claim.Claim{made}))
 	must.NoError(t, l.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "first", InitPID: os.Getpid()}))
 	changed := claim.Compute{Share: 50, Max: 50, Class: claim.ClassBestEffort}
 	_, err := l.ChangeCompute(t.Context(), made.ID, func(claim.Compute) (claim.Compute, error) { return changed, nil })
 	must.NoError(t, err)
 	claims, _, err := l.List(t.Context())
 	must.NoError(t, err)
-	must.NoError(t, request.Apply(t.Context(), l, Bounds{}, "option x", claims))
+	must.NoError(t, request.Apply(t.Context(), l, t.TempDir(), Bounds{}, "option x", claims))
 	must.Eq(t, &changed, recorded(t, l, made.ID))
+}
+
+// A start that has failed leaves its share with the claim, which is not what the next one may state: that goes by the slices.
+func TestApply_AfterAFailedStart(t *testing.T) {
+	slice := layout.GPU{Mode: claim.ModeSlice, SliceBytes: 1 << 30, Slices: 5, Shares: true}
+	for name, tc := range map[string]struct {
+		said layout.GPU
+		had  int
+		want int // the most that may be stated
+	}{
+		"a smaller share":             {slice, 50, 200},
+		"a share that was allowed":    {slice, 900, 200},
+		"slices of another size":      {layout.GPU{Mode: claim.ModeSlice, SliceBytes: 2 << 30, Slices: 2, Shares: true}, 50, 50},
+		"replicas":                    {layout.GPU{Mode: claim.ModeTimeslice, Replicas: 4, Shares: true}, 50, 250},
+		"a GPU that nobody tells of":  {layout.GPU{Mode: claim.ModeExclusive}, 50, 50},
+		"more replicas than anywhere": {layout.GPU{Mode: claim.ModeTimeslice, Replicas: 1000, Shares: true}, 50, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, run := newLedger(t), t.TempDir()
+			must.NoError(t, layout.Write(run, map[string]layout.GPU{testGPU: tc.said}))
+			request := claim.Request{
+				GPU: claim.GPU{UUID: testGPU, Name: "NVIDIA H200", ContextBytes: 300 << 20}, Slices: []string{testGPU + "/slice-000"},
+				LimitBytes: 1 << 30, Owner: claim.OwnerNomad, Compute: fifth(),
+			}
+			if tc.said.Mode == claim.ModeTimeslice {
+				request.Mode, request.Slices, request.Unlimited = claim.ModeTimeslice, []string{testGPU + "/share-000"}, true
+			}
+			made, _, err := l.Reserve(t.Context(), request)
+			must.NoError(t, err)
+			must.NoError(t, Request{Share: tc.had}.Apply(t.Context(), l, t.TempDir(), Bounds{MaxShare: 1000}, "option x", []*claim.Claim{made}))
+			err = Request{Share: tc.want + 1}.Apply(t.Context(), l, run, Bounds{}, "option x", []*claim.Claim{made})
+			must.ErrorContains(t, err, "option x: share: this node allows claim "+made.ID+" at most "+percent.Format(tc.want))
+			must.NoError(t, Request{Share: tc.want}.Apply(t.Context(), l, run, Bounds{}, "option x", []*claim.Claim{made}))
+			must.Eq(t, tc.want, recorded(t, l, made.ID).Share)
+		})
+	}
 }
 
 func TestOver_Refuses(t *testing.T) {

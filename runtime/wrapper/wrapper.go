@@ -95,7 +95,7 @@ func editBundle(ctx context.Context, cfg runtime.Config, inv invocation) error {
 	if err != nil {
 		return err
 	}
-	err = source.compute.Apply(ctx, ledger, cfg.Compute, source.computeOption, claims)
+	err = source.compute.Apply(ctx, ledger, cfg.RunDir, cfg.Compute, source.computeOption, claims)
 	if err == nil {
 		err = giveClaims(ctx, ledger, cfg, inv.id, claims, hostMemory, file)
 	}
