@@ -19,6 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/tranche-gpu/tranche/internal/namedfile"
 )
 
 var postgresDialect = dialect{
@@ -105,8 +107,8 @@ func (s *Store) openPostgres(ctx context.Context) error {
 
 // parsePostgres parses the URL, with the environment and files that it or PostgreSQL's conventions name.
 func parsePostgres(database string) (*pgx.ConnConfig, error) {
-	if err := checkPassfile(database); err != nil {
-		return nil, fmt.Errorf("usage.database: passfile: %w", err)
+	if err := checkFiles(database); err != nil {
+		return nil, fmt.Errorf("usage.database: %w", err)
 	}
 	c, err := pgx.ParseConfig(database)
 	if err != nil {
@@ -127,18 +129,28 @@ func parsePostgres(database string) (*pgx.ConnConfig, error) {
 	return c, nil
 }
 
-// checkPassfile returns an error if the file with the password is missing, which pgx does not mind, or not secret.
-func checkPassfile(database string) error {
+// checkFiles returns an error if a file that the URL names is missing, of which pgx does not say which it is, or the one with the
+// password not secret.
+func checkFiles(database string) error {
 	u, err := url.Parse(database)
-	if err != nil || u.Query().Get("passfile") == "" {
+	if err != nil {
 		return err
 	}
-	path := u.Query().Get("passfile")
-	info, err := os.Stat(path)
-	if err == nil && info.Mode()&0o077 != 0 {
-		err = fmt.Errorf("others may read %s: give it mode 0600", path)
+	options := u.Query()
+	for _, option := range []string{"passfile", "sslrootcert", "sslcert", "sslkey", "servicefile"} {
+		path := options.Get(option)
+		if option == "sslrootcert" && path == "system" { // the certificates of the system
+			continue
+		}
+		if err := namedfile.Check(option, path); err != nil {
+			return err
+		}
 	}
-	return err
+	passfile := options.Get("passfile")
+	if info, err := os.Stat(passfile); err == nil && info.Mode()&0o077 != 0 {
+		return fmt.Errorf("passfile: others may read %s: give it mode 0600", passfile)
+	}
+	return nil
 }
 
 // onThisMachine reports whether a host is a directory of Unix sockets, or one of the loopback interface.

@@ -306,7 +306,7 @@ func TestOpen_Refused(t *testing.T) {
 	for database, want := range map[string]string{
 		strings.ReplaceAll(good, url.QueryEscape(passfile), url.QueryEscape(wrong)): "the password in the file that passfile= names",
 		strings.ReplaceAll(good, url.QueryEscape(passfile), url.QueryEscape(open)):  "passfile: others may read " + open + ": give it mode 0600",
-		strings.ReplaceAll(good, url.QueryEscape(passfile), "%2Fno%2Ffile"):         "passfile: stat /no/file",
+		strings.ReplaceAll(good, url.QueryEscape(passfile), "%2Fno%2Ffile"):         "usage.database: passfile: stat /no/file: no such file or directory; create it or correct the path",
 		strings.Replace(good, "passfile=", "application_name=", 1):                  "the password in the file that passfile= names",
 		strings.Replace(good, postgrestest.User+"@", "stranger@", 1):                "needs SELECT, INSERT, UPDATE and DELETE",
 		strings.Replace(good, "/usage1?", "/absent?", 1):                            "`tranche usage --schema`",

@@ -43,6 +43,9 @@ const unixPrefix = "unix://"
 
 // FromEnvironment returns how the API is reached, from the variables that the command nomad has. A token among them is not used.
 func FromEnvironment() (*Nomad, error) {
+	if err := nomadapi.CheckEnvironment(); err != nil {
+		return nil, err
+	}
 	config := api.DefaultConfig()
 	if err := checkAddress(config.Address); err != nil {
 		return nil, err

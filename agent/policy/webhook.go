@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/claim/idle"
+	"github.com/tranche-gpu/tranche/internal/namedfile"
 	"github.com/tranche-gpu/tranche/internal/nomadapi"
 	"github.com/tranche-gpu/tranche/internal/printable"
 )
@@ -141,7 +142,7 @@ func (w *webhook) deliver(ctx context.Context, n Notice) {
 func (w *webhook) address() (*url.URL, error) {
 	text, err := os.ReadFile(w.file)
 	if err != nil {
-		return nil, fmt.Errorf("idle.webhook_file: %w", err)
+		return nil, namedfile.Error("idle.webhook_file", err)
 	}
 	address, err := url.Parse(strings.TrimSpace(string(text)))
 	if err != nil || address.Host == "" || address.Scheme != "https" && (address.Scheme != "http" || !nomadapi.OnThisMachine(address.Hostname())) {

@@ -126,7 +126,7 @@ func TestWebhook_NeverLogsItsURL(t *testing.T) {
 	hook, log := newHook(t, "")
 	hook.file += "-absent"
 	hook.deliver(t.Context(), Notice{})
-	must.StrContains(t, log.String(), "idle.webhook_file: open")
+	must.StrContains(t, log.String(), "idle.webhook_file: open "+hook.file+": no such file or directory; create it or correct the path")
 }
 
 // repeater is a server that answers with what it is sent, after a text.

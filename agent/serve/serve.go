@@ -10,11 +10,14 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v2"
+
+	"github.com/tranche-gpu/tranche/internal/namedfile"
 )
 
 // Options say where the agent listens, and for whom.
@@ -44,7 +47,7 @@ func Listen(o Options) (*Server, error) {
 	s := &Server{Options: o}
 	var err error
 	if s.tls, err = readWebConfig(o.WebConfig); err != nil {
-		return nil, fmt.Errorf("--web-config: %w", err)
+		return nil, err
 	}
 	for _, host := range o.Hosts {
 		if strings.ContainsAny(host, "/:@*[] ") && net.ParseIP(host) == nil {
@@ -66,23 +69,38 @@ func Listen(o Options) (*Server, error) {
 	return s, nil
 }
 
-// readWebConfig checks a configuration and reports whether it has TLS.
+// readWebConfig checks the configuration of --web-config and reports whether it has TLS.
 func readWebConfig(file string) (hasTLS bool, err error) {
 	if file == "" {
 		return false, nil
 	}
-	if err := web.Validate(file); err != nil {
-		return false, err
-	}
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return false, err
+		return false, namedfile.Error("--web-config", err)
 	}
+	if hasTLS, err = checkWebConfig(file, content); err != nil {
+		return false, fmt.Errorf("--web-config: %w", err)
+	}
+	return hasTLS, nil
+}
+
+func checkWebConfig(file string, content []byte) (hasTLS bool, err error) {
 	var config struct {
 		TLS map[string]any `yaml:"tls_server_config"`
 	}
-	err = yaml.Unmarshal(content, &config)
-	return len(config.TLS) > 0, err
+	if err := yaml.Unmarshal(content, &config); err != nil {
+		return false, err
+	}
+	for _, option := range []string{"cert_file", "key_file", "client_ca_file"} {
+		path, _ := config.TLS[option].(string)
+		if path != "" && !filepath.IsAbs(path) {
+			path = filepath.Join(filepath.Dir(file), path)
+		}
+		if err := namedfile.Check(option, path); err != nil {
+			return false, err
+		}
+	}
+	return len(config.TLS) > 0, web.Validate(file)
 }
 
 // checkAddress refuses addresses at which others could read along.
@@ -116,7 +134,7 @@ func checkSocket(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
 		return fmt.Errorf("%s exists and is no socket; choose another path", path)
 	}
-	return nil
+	return namedfile.Check("the socket's directory", filepath.Dir(path))
 }
 
 // listenSocket replaces a socket on which nobody listens any more.

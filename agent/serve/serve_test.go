@@ -139,7 +139,10 @@ func TestListen_RefusesToBeReadByOthersWithoutTLS(t *testing.T) {
 		{":0", "", "can be reached from other machines"},
 		{"[::]:0", plain, "set TLS up with --web-config"},
 		{"nonsense", "", "write HOST:PORT or unix:PATH"},
-		{"127.0.0.1:0", "/nowhere.yml", "--web-config: "},
+		{"127.0.0.1:0", "/nowhere.yml", "--web-config: open /nowhere.yml: no such file or directory; create it or correct the path"},
+		{"127.0.0.1:0", webConfig(t, "cert_file: c.pem\n  key_file: k.pem"), "--web-config: cert_file: stat "},
+		{"127.0.0.1:0", webConfig(t, "key_file: /no/key.pem"), "--web-config: key_file: stat /no/key.pem: no such file or directory; create it"},
+		{"127.0.0.1:0", webConfig(t, "client_ca_file: /no/ca.pem"), "--web-config: client_ca_file: stat /no/ca.pem: no such file or directory; create it"},
 		{"127.0.0.1:99999", "", "--listen: "},
 		{"0.0.0.0:0", config, ""}, {"127.0.0.1:0", plain, ""}, {"[::1]:0", "", ""}, {"localhost:0", "", ""},
 	} {
@@ -206,6 +209,7 @@ func TestListen_WrongNames(t *testing.T) {
 		{"unix:@abstract", "", "has no path of a socket"},
 		{"unix:/" + strings.Repeat("a", 107), "", "is 108 bytes long, and the path of a Unix socket at most 107"},
 		{"unix:" + file, "", "exists and is no socket"},
+		{"unix:/no/agent.sock", "", "--listen: the socket's directory: stat /no: no such file or directory; create it or correct the path"},
 		{"127.0.0.1:0", "https://gpu.example.com", `--host: "https://gpu.example.com" is no host name; write one such as gpu-7.example.com`},
 		{"127.0.0.1:0", "gpu:9760", "without a port"},
 		{"127.0.0.1:0", "*.example.com", "--host: "},
@@ -216,6 +220,14 @@ func TestListen_WrongNames(t *testing.T) {
 	content, err := os.ReadFile(file)
 	must.NoError(t, err)
 	must.Eq(t, "content", string(content))
+}
+
+// webConfig makes a configuration with these TLS settings, without the files that it names.
+func webConfig(t *testing.T, tls string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "web.yml")
+	must.NoError(t, os.WriteFile(file, []byte("tls_server_config:\n  "+tls+"\n"), 0o600))
+	return file
 }
 
 // tlsConfig makes a configuration with a certificate.

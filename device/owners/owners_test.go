@@ -167,7 +167,7 @@ func TestOwners_Errors(t *testing.T) {
 		must.StrNotContains(t, err.Error(), "secret")
 	}
 	o.client.options.TokenFile = file + "-absent"
-	check("nomad_token_file: open")
+	check("nomad_token_file: open " + file + "-absent: no such file or directory; create it or correct the path")
 	runtimetest.WriteFile(t, file+"-other", "another-secret")
 	o.client.options.TokenFile = file + "-other"
 	check("the token in nomad_token_file needs agent:read")
@@ -177,6 +177,8 @@ func TestOwners_Errors(t *testing.T) {
 	s.status = 0
 	o.client.options.CAFile = file
 	check("nomad_ca_file: " + file + " has no certificate")
+	o.client.options.CAFile = file + "-absent"
+	check("nomad_ca_file: open " + file + "-absent: no such file or directory; create it or correct the path")
 	o.client.options.CAFile = ""
 	o.ledger.Clock.Now = func() time.Time { return time.Now().Add(claim.StartTimeout + time.Minute) }
 	must.NoError(t, o.Update(t.Context()))

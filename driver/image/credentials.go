@@ -13,6 +13,8 @@ import (
 	"github.com/distribution/reference"
 	"github.com/docker/cli/cli/config/configfile"
 	dockercredentials "github.com/docker/cli/cli/config/credentials"
+
+	"github.com/tranche-gpu/tranche/internal/namedfile"
 )
 
 // dockerHub is the name that images of the default registry have before them. Its servers have others.
@@ -166,7 +168,7 @@ func (c *credentialSearch) fromConfig(registry string) (credential, error) {
 		err = file.LoadFromReader(in)
 	}
 	if err != nil {
-		return credential{}, fmt.Errorf("plugin option auth.config = %q: read it: %w", c.plugin.Config, err)
+		return credential{}, fmt.Errorf("plugin option auth.config = %q: %w", c.plugin.Config, namedfile.Error("read it", err))
 	}
 	const from = "auth.config"
 	helper := file.CredentialsStore

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/tranche-gpu/tranche/internal/namedfile"
 	"github.com/tranche-gpu/tranche/internal/rootfile"
 )
 
@@ -93,7 +94,7 @@ func readSeccompProfile(s *Spec, open func() (*os.File, error)) (*specs.LinuxSec
 		if errors.As(err, &pathErr) {
 			err = pathErr.Err
 		}
-		return nil, fmt.Errorf("open the profile: %w", err)
+		return nil, namedfile.Error("open the profile", err)
 	}
 	defer file.Close()
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {

@@ -71,6 +71,47 @@ func TestConfig_Wrong(t *testing.T) {
 	must.StrContains(t, stderr, "correct TRANCHE_CONFIG or create the file")
 }
 
+// An error of a file that is missing says which setting names it, and what to do.
+func TestConfig_MissingFiles(t *testing.T) {
+	a, _ := configured(t, nvmltest.New())
+	configuration, err := os.ReadFile(a.configFile)
+	must.NoError(t, err)
+	const remedy = ": no such file or directory; create it or correct the path\n"
+	for _, c := range []struct {
+		// variable names /missing in the environment, database in the URL of usage.database.
+		variable, database string
+		args               []string
+		want               string
+	}{
+		{database: "passfile", args: []string{"usage"}, want: "usage.database: passfile: stat"},
+		{database: "sslrootcert", args: []string{"usage"}, want: "usage.database: sslrootcert: stat"},
+		{database: "sslcert", args: []string{"usage"}, want: "usage.database: sslcert: stat"},
+		{database: "sslkey", args: []string{"usage"}, want: "usage.database: sslkey: stat"},
+		{database: "servicefile", args: []string{"usage"}, want: "usage.database: servicefile: stat"},
+		{variable: "NOMAD_CACERT", args: []string{"explain", "train"}, want: "NOMAD_CACERT: stat"},
+		{variable: "NOMAD_CLIENT_KEY", args: []string{"explain", "train"}, want: "NOMAD_CLIENT_KEY: stat"},
+		{variable: "NOMAD_CAPATH", args: []string{"fleet", "--listen", "127.0.0.1:0"}, want: "NOMAD_CAPATH: stat"},
+		{variable: "NOMAD_CLIENT_CERT", args: []string{"fleet", "--listen", "127.0.0.1:0"}, want: "NOMAD_CLIENT_CERT: stat"},
+		{args: []string{"explain", "--var-file", "/missing", "train"}, want: "--var-file: open"},
+		{args: []string{"agent", "--web-config", "/missing"}, want: "--web-config: open"},
+		{args: []string{"agent", "--listen", "unix:/missing/socket"}, want: "--listen: the socket's directory: stat"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			text := string(configuration)
+			if c.database != "" {
+				text += "[usage]\ndatabase = \"postgres://tranche@localhost/tranche?" + c.database + "=/missing\"\n"
+			}
+			must.NoError(t, os.WriteFile(a.configFile, []byte(text), 0o644))
+			if c.variable != "" {
+				t.Setenv(c.variable, "/missing")
+			}
+			code, _, stderr := execute(a, c.args...)
+			must.Eq(t, exitFailure, code)
+			must.StrContains(t, stderr, c.want+" /missing"+remedy)
+		})
+	}
+}
+
 func TestConfig_MisspelledVariable(t *testing.T) {
 	a, _ := configured(t, nvmltest.New())
 	a.environ = append(a.environ, "TRANCHE_CONFG=/x", "TRANCHE_CONFIG="+a.configFile)

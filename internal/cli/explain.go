@@ -18,6 +18,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/tranche-gpu/tranche/internal/explain"
+	"github.com/tranche-gpu/tranche/internal/namedfile"
+	"github.com/tranche-gpu/tranche/internal/nomadapi"
 	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
@@ -67,6 +69,9 @@ func (a *app) explain(ctx context.Context, o explainOptions, name string) error 
 	if err != nil {
 		return err
 	}
+	if err := nomadapi.CheckEnvironment(); err != nil {
+		return err
+	}
 	config := api.DefaultConfig()
 	client, err := api.NewClient(config)
 	if err != nil {
@@ -105,7 +110,7 @@ func (o explainOptions) variableFile() (string, error) {
 	if o.varFile != "" {
 		content, err := os.ReadFile(o.varFile)
 		if err != nil {
-			return "", fmt.Errorf("--var-file: %w", err)
+			return "", namedfile.Error("--var-file", err)
 		}
 		text.Write(content)
 		text.WriteString("\n")

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/tranche-gpu/tranche/internal/namedfile"
 )
 
 // Options are how Nomad's API is reached.
@@ -53,6 +55,17 @@ func OnThisMachine(host string) bool {
 	return host == "localhost" || address != nil && address.IsLoopback()
 }
 
+// CheckEnvironment returns an error if a file is missing that the environment names as for the command nomad. The errors of Nomad's
+// own client do not say which.
+func CheckEnvironment() error {
+	for _, variable := range []string{"NOMAD_CACERT", "NOMAD_CAPATH", "NOMAD_CLIENT_CERT", "NOMAD_CLIENT_KEY"} {
+		if err := namedfile.Check(variable, os.Getenv(variable)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Token returns the ACL token; empty if there is none.
 func (o Options) Token() (string, error) {
 	if o.TokenFile == "" {
@@ -60,7 +73,7 @@ func (o Options) Token() (string, error) {
 	}
 	token, err := os.ReadFile(o.TokenFile)
 	if err != nil {
-		return "", fmt.Errorf("nomad_token_file: %w", err)
+		return "", namedfile.Error("nomad_token_file", err)
 	}
 	return strings.TrimSpace(string(token)), nil
 }
@@ -71,7 +84,7 @@ func (o Options) HTTPClient() (*http.Client, error) {
 	if o.CAFile != "" {
 		text, err := os.ReadFile(o.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("nomad_ca_file: %w", err)
+			return nil, namedfile.Error("nomad_ca_file", err)
 		}
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(text) {
