@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/tranche-gpu/tranche/internal/nodestats"
 	"github.com/tranche-gpu/tranche/internal/recent"
 )
 
@@ -19,7 +20,7 @@ type cluster struct {
 	queries sync.WaitGroup
 
 	mu         sync.Mutex
-	statistics map[string]*statistics
+	statistics map[string]*nodestats.Node
 	// began is when the statistics were last queried; swept is closed when all nodes have answered, or did not in time.
 	began time.Time
 	swept chan struct{}
@@ -38,7 +39,7 @@ func (c *cluster) nodes(ctx context.Context, client *api.Client) ([]*api.NodeLis
 }
 
 // allStatistics returns what is known of nodes, by their IDs, and has what is old queried.
-func (c *cluster) allStatistics(ctx context.Context, client *api.Client, nodes []*api.NodeListStub) map[string]*statistics {
+func (c *cluster) allStatistics(ctx context.Context, client *api.Client, nodes []*api.NodeListStub) map[string]*nodestats.Node {
 	swept := c.sweep(context.WithoutCancel(ctx), client, nodes)
 	timeout := time.NewTimer(c.times.patience)
 	defer timeout.Stop()
@@ -71,37 +72,22 @@ func (c *cluster) sweep(ctx context.Context, client *api.Client, nodes []*api.No
 	c.keepOnly(nodes)
 	c.queries.Go(func() {
 		defer close(done)
-		c.query(ctx, client, nodes)
+		nodestats.QueryAll(ctx, client, nodes, c.times.timeout, func(id string, n *nodestats.Node) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.statistics[id] = n
+		})
 	})
 	return done
 }
 
 // keepOnly forgets nodes that there are no longer.
 func (c *cluster) keepOnly(nodes []*api.NodeListStub) {
-	kept := make(map[string]*statistics, len(nodes))
+	kept := make(map[string]*nodestats.Node, len(nodes))
 	for _, n := range nodes {
 		if s := c.statistics[n.ID]; s != nil && n.Status == api.NodeStatusReady {
 			kept[n.ID] = s
 		}
 	}
 	c.statistics = kept
-}
-
-func (c *cluster) query(ctx context.Context, client *api.Client, nodes []*api.NodeListStub) {
-	var all sync.WaitGroup
-	defer all.Wait()
-	free := make(chan struct{}, mostQueries)
-	for _, n := range nodes {
-		if n.Status != api.NodeStatusReady {
-			continue
-		}
-		free <- struct{}{}
-		all.Go(func() {
-			s := takeStatistics(ctx, client, n.ID, c.times.timeout)
-			<-free
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.statistics[n.ID] = s
-		})
-	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/page"
 	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/internal/nodestats"
 )
 
 var legend = []page.Kind{
@@ -180,7 +181,7 @@ func (f *Fleet) newNodeDetails(n *node) *nodeDetails {
 		{Name: "Status", Value: n.Status}, {Name: "Eligibility", Value: n.SchedulingEligibility}, {Name: "Nomad", Value: n.Version},
 	}}
 	if n.statistics != nil {
-		d.Facts = append(d.Facts, page.Fact{Name: "Statistics of", Value: n.statistics.taken.UTC().Format(page.TimeFormat)})
+		d.Facts = append(d.Facts, page.Fact{Name: "Statistics of", Value: n.statistics.Taken.UTC().Format(page.TimeFormat)})
 	}
 	for _, g := range n.GPUs {
 		details := gpuDetails{gpu: g, Bar: barOf(g, false), Says: g.says()}
@@ -200,7 +201,7 @@ func (g *gpu) says() string {
 	if m := g.Measured; m != nil {
 		for _, s := range []struct {
 			what, unit string
-			statistic
+			nodestats.Statistic
 		}{{"busy", "%", m.Busy}, {"memory in use", "MiB", m.State}, {"", "°C", m.Temperature}, {"", "W", m.Power}} {
 			if s.IntNumeratorVal != nil {
 				says = append(says, strings.TrimSpace(s.what+" "+strconv.FormatInt(*s.IntNumeratorVal, 10)+" "+s.unit))

@@ -135,7 +135,7 @@ func TestWaiting(t *testing.T) {
 	status, body := b.get("/waiting")
 	must.Eq(t, http.StatusOK, status)
 	must.StrContains(t, body, `<a href="https://nomad.example.com:4646/ui/jobs/batch@research">research/batch</a></th>`)
-	must.StrContains(t, body, `<td class="number">0</td><td class="number">8</td><td><div>train in namespace research (3)</div><div>other namespaces (2)</div>`)
+	must.StrContains(t, body, `<td class="number">0</td><td class="number">8</td><td><div>train in namespace research (3)</div><div>allocations that the token may not see (2)</div>`)
 	must.StrContains(t, body, `<td class="number">0</td><td class="number">8</td><td><div>not known (7)</div><div>train in namespace research (1)</div></td>`)
 }
 

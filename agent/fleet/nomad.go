@@ -13,15 +13,12 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/tranche-gpu/tranche/internal/nodestats"
 	"github.com/tranche-gpu/tranche/internal/nomadapi"
 )
 
-const (
-	// listTimeout is how long Nomad may take for a list of all nodes or allocations.
-	listTimeout = 15 * time.Second
-	// mostQueries is how many statistics of nodes are queried at once.
-	mostQueries = 16
-)
+// listTimeout is how long Nomad may take for a list of all nodes or allocations.
+const listTimeout = 15 * time.Second
 
 // times are how old what Nomad has answered may be, and how long its answers are waited for.
 type times struct {
@@ -51,7 +48,7 @@ func FromEnvironment() (*Nomad, error) {
 		return nil, err
 	}
 	transport := &http.Transport{
-		MaxIdleConnsPerHost: mostQueries, MaxConnsPerHost: 2 * mostQueries, IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+		MaxIdleConnsPerHost: nodestats.MostQueries, MaxConnsPerHost: 2 * nodestats.MostQueries, IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	if path, isSocket := strings.CutPrefix(config.Address, unixPrefix); isSocket {
 		config.Address = "http://127.0.0.1"

@@ -137,7 +137,7 @@ func (f *Fleet) serveWaiting(w http.ResponseWriter, r *visit) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), listTimeout)
 		defer cancel()
 		return explain.Waiting(ctx, r.viewer.client, &explain.Inventory{
-			Nodes: r.state.all, Allocations: r.state.mine.allocs, Taken: r.state.taken,
+			Nodes: r.state.all, Allocations: r.state.mine.allocs, Statistics: r.state.known,
 		})
 	})
 	if err != nil {

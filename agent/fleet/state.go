@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/tranche-gpu/tranche/internal/nodestats"
 )
 
 // state is the cluster as a viewer may see it.
@@ -13,7 +15,7 @@ type state struct {
 	// all, mine and known are what it is made of: the nodes, the allocations that the viewer may see, and statistics by node.
 	all   []*api.NodeListStub
 	mine  *sight
-	known map[string]*statistics
+	known map[string]*nodestats.Node
 }
 
 // node is a node with GPUs.
@@ -23,7 +25,7 @@ type node struct {
 	// Parts are those of its GPUs that allocations have.
 	Parts []*part
 	// statistics is nil if none have come yet.
-	statistics *statistics
+	statistics *nodestats.Node
 }
 
 // gpu is a GPU, and who has which part of it.
@@ -36,7 +38,7 @@ type gpu struct {
 	Type    string
 	Parts   []*part
 	// Measured is what it measures; nil if that is not known.
-	Measured *deviceStatistics
+	Measured *nodestats.Device
 }
 
 // A kind of parts is drawn as blocks of a node's page with this name.
@@ -96,8 +98,8 @@ func (n *node) NoStatistics() string {
 	switch {
 	case n.statistics == nil && n.Status == api.NodeStatusReady:
 		return "Its statistics have not come yet."
-	case n.statistics != nil && n.statistics.err != nil:
-		return "Its statistics are not known: " + n.statistics.err.Error()
+	case n.statistics != nil && n.statistics.Err != nil:
+		return "Its statistics are not known: " + n.statistics.Err.Error()
 	}
 	return ""
 }
@@ -122,7 +124,7 @@ type holder struct {
 }
 
 // newState joins what a viewer may see.
-func newState(all []*api.NodeListStub, mine *sight, known map[string]*statistics) *state {
+func newState(all []*api.NodeListStub, mine *sight, known map[string]*nodestats.Node) *state {
 	s := &state{all: all, mine: mine, known: known}
 	holders := holdersOf(mine.allocs)
 	for _, stub := range all {
@@ -202,9 +204,9 @@ func newGPU(group *api.NodeDeviceResource, address string) *gpu {
 
 // addDevice adds a device to the part that it belongs to.
 func (n *node) addDevice(g *gpu, group *api.NodeDeviceResource, device *api.NodeDevice, has holder) {
-	var measured *deviceStatistics
+	var measured *nodestats.Device
 	if n.statistics != nil {
-		measured = n.statistics.devices[device.ID]
+		measured = n.statistics.Devices[device.ID]
 	}
 	p := g.part(n.kindOf(device, has, measured), has)
 	p.Node, p.GPU = n, g
@@ -221,13 +223,13 @@ func (n *node) addDevice(g *gpu, group *api.NodeDeviceResource, device *api.Node
 		p.Used += *memory.IntNumeratorVal
 		p.Limit += *memory.IntDenominatorVal
 	}
-	if measured.measured() && g.Measured == nil {
+	if measured.Measured() && g.Measured == nil {
 		g.Measured = measured
 	}
 }
 
 // kindOf says what the fate of a device is.
-func (n *node) kindOf(device *api.NodeDevice, has holder, measured *deviceStatistics) string {
+func (n *node) kindOf(device *api.NodeDevice, has holder, measured *nodestats.Device) string {
 	switch {
 	case has.alloc != nil && has.alloc.ClientStatus == api.AllocClientStatusRunning:
 		return kindRunning
@@ -235,11 +237,11 @@ func (n *node) kindOf(device *api.NodeDevice, has holder, measured *deviceStatis
 		return kindStarting
 	case !device.Healthy:
 		return kindUnavailable
-	case measured.claimed():
+	case measured.Claimed():
 		return kindOther
 	case n.Problem() != "":
 		return kindUnavailable
-	case n.statistics == nil || n.statistics.err != nil:
+	case n.statistics == nil || n.statistics.Err != nil:
 		return kindUnknown
 	}
 	return kindFree
@@ -287,15 +289,4 @@ func intAttribute(group *api.NodeDeviceResource, name string) int64 {
 		return *a.IntVal
 	}
 	return 0
-}
-
-// taken says who has a device of a node that no allocation has which the viewer may see; "" if nobody.
-func (s *state) taken(node, device string) string {
-	switch known := s.known[node]; {
-	case known == nil || known.err != nil:
-		return "not known"
-	case known.devices[device].claimed():
-		return "other namespaces"
-	}
-	return ""
 }

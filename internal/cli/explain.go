@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +47,8 @@ not run yet. Nomad's scheduler decides, by a plan that changes nothing; below it
 the rest.
 
 Where Nomad is, and a token, are in the environment as for the command nomad: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_CACERT, … The
-token needs the capabilities submit-job and read-job in the job's namespace, and node:read. Allocations in namespaces that it
-may not read are not known, so that more seems to be free than is.
+token needs the capabilities submit-job and read-job in the job's namespace, and node:read. What allocations have that it may
+not see is counted from the nodes' statistics, without their names.
 
 The exit code is 0 if all of the job runs or fits now, 2 if a group waits, 3 if one never gets a place on the nodes as they
 are, and 1 if that is not known.`,
@@ -73,15 +74,12 @@ func (a *app) explain(ctx context.Context, o explainOptions, name string) error 
 		return err
 	}
 	config := api.DefaultConfig()
+	config.Namespace = cmp.Or(o.namespace, config.Namespace) // in which the token has to be allowed to have a jobspec parsed, too
 	client, err := api.NewClient(config)
 	if err != nil {
 		return fmt.Errorf("the environment of Nomad's client: %w", err)
 	}
-	namespace := o.namespace
-	if namespace == "" {
-		namespace = config.Namespace
-	}
-	job, err := explain.Find(ctx, client, name, namespace, variables)
+	job, err := explain.Find(ctx, client, name, config.Namespace, variables)
 	if err == nil {
 		var report *explain.Report
 		if report, err = explain.Explain(ctx, client, job); err == nil {

@@ -3,12 +3,18 @@ package explain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/tranche-gpu/tranche/internal/nodestats"
 )
 
 // Device is a device group of a node: in slice mode a GPU, and its slices are what is counted.
@@ -47,12 +53,12 @@ func (d *Device) matches(request string) bool {
 type Inventory struct {
 	Nodes       []*api.NodeListStub
 	Allocations []*api.AllocationListStub
-	// Taken says who has a device of a node that no allocation here has; "" if nobody. It may be nil.
-	Taken func(node, device string) string
+	// Statistics are those of the nodes, by ID, from which it is known which devices other allocations have; nil if there are none.
+	Statistics map[string]*nodestats.Node
 }
 
-// takeInventory queries Nomad for all that a token may see.
-func takeInventory(ctx context.Context, client *api.Client) (*Inventory, error) {
+// takeInventory queries Nomad for all that a token may see, and nodes for which devices of the groups others have.
+func takeInventory(ctx context.Context, client *api.Client, groups []Group) (*Inventory, error) {
 	withResources := map[string]string{"resources": "true"}
 	nodes, _, err := client.Nodes().List((&api.QueryOptions{Params: withResources}).WithContext(ctx))
 	if err != nil {
@@ -62,7 +68,54 @@ func takeInventory(ctx context.Context, client *api.Client) (*Inventory, error) 
 	if err != nil {
 		return nil, fmt.Errorf("list Nomad's allocations: %w", err)
 	}
-	return &Inventory{Nodes: nodes, Allocations: allocs}, nil
+	i := &Inventory{Nodes: nodes, Allocations: allocs}
+	if !seesAll(ctx, client) {
+		i.takeStatistics(ctx, client, groups)
+	}
+	return i, nil
+}
+
+// seesAll reports whether a client may see all allocations: without ACLs, or with a management token.
+func seesAll(ctx context.Context, client *api.Client) bool {
+	token, _, err := client.ACLTokens().Self(new(api.QueryOptions).WithContext(ctx))
+	var response api.UnexpectedResponseError
+	if errors.As(err, &response) {
+		return response.StatusCode() == http.StatusBadRequest // there are no tokens
+	}
+	return err == nil && token.Type == managementToken
+}
+
+// managementToken is the type of tokens with all rights.
+const managementToken = "management"
+
+// statisticsTimeout is how long a node may take for its statistics.
+const statisticsTimeout = 5 * time.Second
+
+// takeStatistics queries the nodes that have devices which the groups request.
+func (i *Inventory) takeStatistics(ctx context.Context, client *api.Client, groups []Group) {
+	nodes := slices.DeleteFunc(slices.Clone(i.Nodes), func(n *api.NodeListStub) bool {
+		return n.NodeResources == nil || !slices.ContainsFunc(n.NodeResources.Devices, func(d *api.NodeDeviceResource) bool {
+			return (&Device{Name: d.ID()}).isRequested(groups)
+		})
+	})
+	i.Statistics = make(map[string]*nodestats.Node)
+	var mu sync.Mutex
+	nodestats.QueryAll(ctx, client, nodes, statisticsTimeout, func(id string, n *nodestats.Node) {
+		mu.Lock()
+		defer mu.Unlock()
+		i.Statistics[id] = n
+	})
+}
+
+// unseen says who has a device that no allocation has which the token may see; "" if nobody.
+func unseen(known *nodestats.Node, device string) string {
+	switch {
+	case known == nil || known.Err != nil:
+		return "not known"
+	case known.Devices[device].Claimed():
+		return "allocations that the token may not see"
+	}
+	return ""
 }
 
 // devices lists the device groups of all nodes that a request of the groups names.
@@ -128,8 +181,8 @@ func (i *Inventory) newDevice(node *api.NodeListStub, group *api.NodeDeviceResou
 	jobs, problems := map[string]int{}, map[string]int{}
 	for _, instance := range group.Instances {
 		by := used[place{node.ID, instance.ID}]
-		if by == "" && instance.Healthy && i.Taken != nil {
-			by = i.Taken(node.ID, instance.ID)
+		if by == "" && instance.Healthy && i.Statistics != nil {
+			by = unseen(i.Statistics[node.ID], instance.ID)
 		}
 		switch {
 		case by != "":

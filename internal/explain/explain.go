@@ -78,7 +78,7 @@ func Explain(ctx context.Context, client *api.Client, job *api.Job) (*Report, er
 	for _, group := range job.TaskGroups {
 		r.Groups = append(r.Groups, Group{Name: *group.Name, Requests: requestsOf(group)})
 	}
-	inventory, err := takeInventory(ctx, client)
+	inventory, err := takeInventory(ctx, client, r.Groups)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,8 @@ func nomad(t *testing.T, failed map[string]*api.AllocationMetric, allocs []*api.
 func nomadWith(t *testing.T, answers map[string]any) *api.Client {
 	t.Helper()
 	all := map[string]any{
+		"/v1/acl/token/self": api.ACLToken{Type: managementToken},
+
 		"/v1/allocations": []*api.AllocationListStub{alloc("running", "a", "b")},
 		"/v1/nodes":       []*api.NodeListStub{node("n1", group("slice", "H200/0", 4, "")), node("n2", group("slice", "H200/0", 2, "reserved outside Nomad"))},
 	}
@@ -118,6 +120,31 @@ func TestExplain_Devices(t *testing.T) {
 		{Node: "n1", Name: "nvidia/slice/H200/0", Total: 4, Free: 1, Used: []Use{{"other in namespace research", 3}}, Unhealthy: []Use{}},
 		{Node: "n2", Name: "nvidia/slice/H200/0", Total: 2, Free: 0, Used: []Use{}, Unhealthy: []Use{{"reserved outside Nomad", 2}}},
 	}, r.Devices)
+}
+
+// A token that does not see all allocations has the nodes say which devices others have.
+func TestExplain_Unseen(t *testing.T) {
+	type values map[string]any
+	claimed := values{"Stats": values{"Attributes": values{"Claim": values{"StringVal": "00c0ffee"}}}}
+	answers := map[string]any{
+		"/v1/job/train/plan":        api.JobPlanResponse{FailedTGAllocs: map[string]*api.AllocationMetric{"g": {NodesEvaluated: 2, NodesExhausted: 1}}},
+		"/v1/job/train/allocations": []*api.AllocationListStub{},
+		"/v1/acl/token/self":        api.ACLToken{Type: "client"},
+		"/v1/client/stats":          values{"DeviceStats": []values{{"InstanceStats": values{"b": claimed, "d": claimed}}}},
+	}
+	r, err := Explain(t.Context(), nomadWith(t, answers), train("nvidia/slice", 3))
+	must.NoError(t, err)
+	must.Eq(t, Device{
+		Node: "n1", Name: "nvidia/slice/H200/0", Total: 4, Free: 1, Unhealthy: []Use{},
+		Used: []Use{{"other in namespace research", 2}, {"allocations that the token may not see", 1}},
+	}, r.Devices[0])
+	must.StrContains(t, r.Groups[0].Reason, "at most 1 are free on one")
+	must.Eq(t, []Use{{"reserved outside Nomad", 2}}, r.Devices[1].Unhealthy)
+
+	delete(answers, "/v1/client/stats")
+	r, err = Explain(t.Context(), nomadWith(t, answers), train("nvidia/slice", 3))
+	must.NoError(t, err)
+	must.Eq(t, []Use{{"not known", 2}, {"other in namespace research", 2}}, r.Devices[0].Used)
 }
 
 // Of a job that is dispatched, what is dispatched is planned.

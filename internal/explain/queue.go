@@ -70,7 +70,7 @@ func Waiting(ctx context.Context, client *api.Client, inventory *Inventory) (*Qu
 		groups = append(groups, b.Group)
 	}
 	if inventory == nil {
-		if inventory, err = takeInventory(ctx, client); err != nil {
+		if inventory, err = takeInventory(ctx, client, groups); err != nil {
 			return nil, err
 		}
 	}
