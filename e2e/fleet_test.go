@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -48,23 +49,27 @@ func TestFleet(t *testing.T) {
 		_, err := n.Agent.API.Namespaces().Register(&api.Namespace{Name: namespace}, nil)
 		must.NoError(t, err)
 	}
+	second := startNode(t, func(c *node.Config) { c.Joins, c.PluginBlocks = n, "acl {\n enabled = true\n}\n" })
 	var used []uint64
 	for _, j := range []struct {
+		on             *node.Node
 		namespace, job string
-		slices, gpu    int
+		slices         int
 		mib            string
-	}{{"research", "train", 32, 0, "20480"}, {"lab", hostileJob(), 8, 0, "2048"}} {
+	}{{n, "research", "train", 32, "20480"}, {n, "lab", hostileJob(), 8, "2048"}, {second, "research", "infer", 16, "4096"}} {
 		n.Agent.API.SetNamespace(j.namespace)
-		startIn(t, n, j.namespace, task{job: j.job, command: "gpu-probe", args: []string{"take", j.mib}, devices: []string{onGPU(j.slices, j.gpu)}})
+		startIn(t, n, j.namespace, task{
+			job: j.job, command: "gpu-probe", args: []string{"take", j.mib}, devices: []string{onGPU(j.slices, 0)}, groupExtra: onNode(j.on),
+		})
 		alloc := running(t, n, j.job)
 		saysLine(t, n, alloc.ID, `"computing"`)
-		for _, g := range held(t, n, alloc.ID) {
+		for _, g := range held(t, j.on, alloc.ID) {
 			used = append(used, g.Bytes)
 		}
 	}
 	n.Agent.API.SetNamespace("default")
-	must.Len(t, 2, used)
-	waitForStatistics(t, n, used[0]+used[1])
+	must.Len(t, 3, used)
+	waitForStatistics(t, n, used[0]+used[1]+used[2])
 	address, roots := runFleet(t, n)
 
 	viewer := newViewer(t, address, roots)
@@ -78,6 +83,9 @@ func TestFleet(t *testing.T) {
 	_, body = viewer.signIn(secret)
 	must.StrContains(t, body, fmt.Sprintf("32 of 140 nvidia/slice on GPU 0, job train in namespace research, task g/t, running, %.1f GiB of 32 GiB used",
 		float64(used[0])/gib))
+	must.StrContains(t, body, fmt.Sprintf("16 of 140 nvidia/slice on GPU 0, job infer in namespace research, task g/t, running, %.1f GiB of 16 GiB used",
+		float64(used[2])/gib))
+	must.StrContains(t, body, "124 of 140 nvidia/slice on GPU 0, free")
 	must.StrContains(t, body, "8 of 140 nvidia/slice on GPU 0, other")
 	must.StrContains(t, body, "100 of 140 nvidia/slice on GPU 0, free")
 	hidden := html.EscapeString(hostileJob())
@@ -92,6 +100,7 @@ func TestFleet(t *testing.T) {
 	must.StrContains(t, body, "8 of 140 nvidia/slice on GPU 0, job "+hidden+" in namespace lab, ")
 	must.StrNotContains(t, body, "nvidia/slice on GPU 0, other")
 	fleetInBrowser(t, n, address, secret)
+	explainUnseen(t, n)
 
 	log, err := n.Logs(deadline(t), running(t, n, "tranche-fleet").ID, "fleet", "stderr")
 	must.NoError(t, err)
@@ -99,6 +108,17 @@ func TestFleet(t *testing.T) {
 	for _, text := range []string{log, readFile(t, filepath.Join(n.Dir, "nomad.log"))} {
 		must.StrNotContains(t, text, secret)
 	}
+}
+
+// explainUnseen has `tranche explain` count what a token may not see.
+func explainUnseen(t *testing.T, n *node.Node) {
+	t.Helper()
+	token := filepath.Join(n.Dir, "explain-token")
+	writeToken(t, n, "explain", strings.Replace(viewerPolicy, `"read-job"`, `"read-job", "submit-job"`, 1), token)
+	t.Setenv("NOMAD_TOKEN", strings.TrimSpace(readFile(t, token)))
+	code, out := explained(t, n, "--namespace", "research", "--var", "slices=125", filepath.Join(build, "../examples/waiting.nomad.hcl"))
+	must.Eq(t, 2, code, must.Sprint(out))
+	must.RegexMatch(t, regexp.MustCompile(` 140 +100 +train in namespace research \(32\), allocations that the token may not see \(8\) +-\n`), out)
 }
 
 // startFleetNode starts a node that runs programs without a container, in a directory that these may see, whoever they are. Its path
@@ -122,25 +142,32 @@ func startFleetNode(t *testing.T) *node.Node {
 	return n
 }
 
-// waitForStatistics waits until Nomad's statistics of claims are of so many bytes.
+// onNode has a group placed on a node.
+func onNode(n *node.Node) string {
+	return fmt.Sprintf("constraint {\n attribute = \"${node.unique.name}\"\n value = %q\n}", filepath.Base(n.Dir))
+}
+
+// waitForStatistics waits until Nomad's statistics of all nodes' claims are of so many bytes.
 func waitForStatistics(t *testing.T, n *node.Node, bytes uint64) {
 	t.Helper()
 	nodes, _, err := n.Agent.API.Nodes().List(nil)
 	must.NoError(t, err)
 	must.NoError(t, until(deadline(t), func() (bool, error) {
-		stats, err := n.Agent.API.Nodes().Stats(nodes[0].ID, nil)
-		if err != nil {
-			return false, err
-		}
 		var sum int64
-		for _, group := range stats.DeviceStats {
-			for _, instance := range group.InstanceStats {
-				if used := instance.Stats.Attributes["Claim memory"]; used != nil && used.IntNumeratorVal != nil {
-					sum += *used.IntNumeratorVal
+		for _, registered := range nodes {
+			stats, err := n.Agent.API.Nodes().Stats(registered.ID, nil)
+			if err != nil {
+				return false, err
+			}
+			for _, group := range stats.DeviceStats {
+				for _, instance := range group.InstanceStats {
+					if used := instance.Stats.Attributes["Claim memory"]; used != nil && used.IntNumeratorVal != nil {
+						sum += *used.IntNumeratorVal
+					}
 				}
 			}
 		}
-		return sum >= int64(bytes/mib)-1, nil
+		return sum >= int64(bytes/mib)-2, nil
 	}))
 }
 

@@ -20,12 +20,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Agent is a Nomad agent, server and client in one, with ports and state of its own.
+// Agent is a Nomad agent with ports and state of its own: server and client in one, or a client of another one.
 type Agent struct {
 	// Address is the URL of its HTTP API.
 	Address string
 	API     *api.Client
 
+	// rpc is where clients of this agent join it; joins reports whether this one is such a client.
+	rpc    string
+	joins  bool
 	binary string
 	dir    string
 	log    string
@@ -38,6 +41,7 @@ type Agent struct {
 type agentSettings struct {
 	Name, Dir, PluginDir, CNIPath string
 	HTTP, RPC, Serf               int
+	Server                        string // of another agent; empty if this one is a server
 	Interface                     string
 	DeviceConfig, DriverConfig    string
 	DeniedDrivers, PluginBlocks   string
@@ -69,17 +73,18 @@ telemetry {
   publish_allocation_metrics = true
 }
 
-server {
+{{if not .Server}}server {
   enabled          = true
   bootstrap_expect = 1
   raft_multiplier  = 1
 }
-`))
+{{end}}`))
 
 // clientTemplate is the second file of the configuration.
 var clientTemplate = template.Must(template.New("client").Parse(`client {
   enabled             = true
-  network_interface   = "{{.Interface}}"
+{{if .Server}}  servers             = ["{{.Server}}"]
+{{end}}  network_interface   = "{{.Interface}}"
   cni_path            = "{{.CNIPath}}"
   cni_config_dir      = "{{.Dir}}/cni"
   max_kill_timeout    = "60s"
@@ -147,7 +152,7 @@ const (
 
 // Start starts the agent and returns when its API answers.
 func (a *Agent) Start(ctx context.Context) error {
-	if _, err := os.Stat(filepath.Join(a.dir, "nomad")); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(a.dir, "nomad")); errors.Is(err, fs.ErrNotExist) && !a.joins {
 		if err := a.bootstrap(ctx); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -98,12 +99,20 @@ func (n *Node) WaitDriver(ctx context.Context) error {
 
 // WaitNode waits until the client's node is as wanted.
 func (n *Node) WaitNode(ctx context.Context, wanted func(*api.Node) bool) (*api.Node, error) {
-	nodes, err := wait(ctx, n.Agent.API.Nodes().List, func(nodes []*api.NodeListStub) bool { return len(nodes) > 0 })
+	id := ""
+	_, err := wait(ctx, n.Agent.API.Nodes().List, func(nodes []*api.NodeListStub) bool {
+		for _, registered := range nodes {
+			if registered.Name == filepath.Base(n.Dir) {
+				id = registered.ID
+			}
+		}
+		return id != ""
+	})
 	if err != nil {
 		return nil, fmt.Errorf("wait for the client to register: %w", err)
 	}
 	node, err := wait(ctx, func(q *api.QueryOptions) (*api.Node, *api.QueryMeta, error) {
-		return n.Agent.API.Nodes().Info(nodes[0].ID, q)
+		return n.Agent.API.Nodes().Info(id, q)
 	}, wanted)
 	if err != nil {
 		return nil, fmt.Errorf("wait for the client's node: %w; the end of %s:\n%s", err, n.Agent.log, tail(n.Agent.log, 15))

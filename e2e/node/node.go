@@ -47,6 +47,8 @@ type Config struct {
 	CRI              bool
 	// Docker lets the agent use its own docker driver.
 	Docker bool
+	// Joins is a node whose agent is this one's server, and whose API it uses; nil if it has its own.
+	Joins *Node
 	// BeforeAgent is called when containerd runs and the agent does not yet.
 	BeforeAgent func(context.Context, *Node) error
 }
@@ -168,15 +170,22 @@ func (n *Node) newAgent() (*Agent, error) {
 	if !n.Docker {
 		settings.DeniedDrivers += ",docker"
 	}
+	if n.Joins != nil {
+		settings.Server = n.Joins.Agent.rpc
+	}
 	if err := writeAgentConfig(settings); err != nil {
 		return nil, err
 	}
 	a := &Agent{
-		Address: fmt.Sprintf("http://127.0.0.1:%d", settings.HTTP),
-		binary:  n.NomadBinary, dir: n.Dir, log: filepath.Join(n.Dir, "nomad.log"),
+		Address: fmt.Sprintf("http://127.0.0.1:%d", settings.HTTP), rpc: fmt.Sprintf("127.0.0.1:%d", settings.RPC), joins: n.Joins != nil,
+		binary: n.NomadBinary, dir: n.Dir, log: filepath.Join(n.Dir, "nomad.log"),
 	}
 	if n.Sim != nil {
 		a.env = n.Sim.Env()
+	}
+	if n.Joins != nil {
+		a.API = n.Joins.Agent.API
+		return a, nil
 	}
 	a.API, err = api.NewClient(&api.Config{Address: a.Address})
 	return a, err
