@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/cli/report"
 )
 
 // addLedgerFlags is addFlags for commands that need no driver.
@@ -32,7 +33,7 @@ func (a *app) claimCommand() *cobra.Command {
 
 // claimList is what `tranche claim list --json` prints. Programs rely on its names.
 type claimList struct {
-	Claims   []claimReport   `json:"claims"`
+	Claims   []report.Claim  `json:"claims"`
 	Problems []claim.Problem `json:"problems"`
 }
 
@@ -58,16 +59,12 @@ func (a *app) listClaims(ctx context.Context, p place, asJSON bool) error {
 		return err
 	}
 	m.NVML = nil
-	r := readReport(ctx, m)
+	r := report.Read(ctx, m, nvmlPatience)
 	if r.LedgerError != "" {
 		return errors.New(r.LedgerError)
 	}
 	if !asJSON {
-		w := &errWriter{w: a.stdout}
-		r.printClaims(w)
-		r.printTurns(w)
-		r.printProblems(w)
-		return w.err
+		return r.PrintClaims(a.stdout)
 	}
 	return a.printJSON(claimList{r.Claims, r.Problems})
 }
@@ -127,10 +124,10 @@ func releaseClaim(ctx context.Context, ledger *claim.Ledger, id string, force bo
 	if err != nil {
 		return err
 	}
-	g := physicalGPU(c)
+	g := report.PhysicalGPU(c)
 	if c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS {
 		fmt.Fprintf(out, "Released claim %s: slices %s of GPU %d (%s) are free.\n", id,
-			describeSlices(g.UUID, c.Slices), g.Index, g.UUID)
+			report.DescribeSlices(g.UUID, c.Slices), g.Index, g.UUID)
 	} else {
 		fmt.Fprintf(out, "Released claim %s: what it had of GPU %d (%s) in mode %s is free: %s.\n", id, g.Index, g.UUID, c.Mode,
 			strings.Join(c.Slices, ", "))
@@ -156,7 +153,7 @@ func findClaim(ctx context.Context, ledger *claim.Ledger, id string) (*claim.Cla
 func describeUse(c *claim.Claim, state claim.State) string {
 	switch {
 	case state == claim.StateRunning:
-		return fmt.Sprintf("container %s has it and lives (process %d)", describeContainer(c.Container), c.Container.InitPID)
+		return fmt.Sprintf("container %s has it and lives (process %d)", report.DescribeContainer(c.Container), c.Container.InitPID)
 	case state == claim.StateReserved && c.Owner == claim.OwnerNomad:
 		return "Nomad has reserved it for a task that is being started, or whose start failed less than ten minutes ago"
 	case state == claim.StateReserved:
@@ -170,7 +167,7 @@ func describeAftermath(c *claim.Claim, used bool) string {
 	const anew = "If Nomad starts its task again in place, that fails, as the claim is gone: stop the job and run it again.\n"
 	switch {
 	case used && c.Container != nil:
-		text := fmt.Sprintf("Container %s goes on, %s Stop it soon.\n", describeContainer(c.Container), describeRest(c))
+		text := fmt.Sprintf("Container %s goes on, %s Stop it soon.\n", report.DescribeContainer(c.Container), describeRest(c))
 		if c.Owner == claim.OwnerNomad {
 			text += anew
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/internal/cli/report"
 )
 
 // ask makes a claim as a container does that asks by itself.
@@ -98,7 +99,7 @@ func TestClaimList(t *testing.T) {
 
 	// `tranche status` counts whole slices, whatever their claim's limit, and not those that nobody comes back for.
 	r := n.statusJSON(t, 0)
-	must.Eq(t, sliceReport{SliceBytes: 1 << 30, Total: 140, Taken: 12, Free: 128}, r.GPUs[0].Slices)
+	must.Eq(t, report.Slices{SliceBytes: 1 << 30, Total: 140, Taken: 12, Free: 128}, r.GPUs[0].Slices)
 	_, text, _ := n.status()
 	must.True(t, words(text, asked.ID, "running", "external", "web (runc)"), must.Sprint(text))
 }

@@ -3,6 +3,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -165,4 +166,11 @@ func (a *app) getenv(name string) string {
 // logger is for what happens on the way and does not stop a command.
 func (a *app) logger() hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Name: "tranche", Level: hclog.Warn, Output: a.stderr, DisableTime: true})
+}
+
+// printJSON writes a value for programs.
+func (a *app) printJSON(value any) error {
+	encoder := json.NewEncoder(a.stdout)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
 }

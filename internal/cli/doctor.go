@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -84,7 +85,7 @@ func (o *doctorOptions) findRuntime(config runtime.Config) string {
 
 // printResults writes the results for people: a line each, and what to do about it below.
 func printResults(out io.Writer, results []doctor.Result) error {
-	w := &errWriter{w: out}
+	w := bufio.NewWriter(out) // which keeps the first error
 	count := map[doctor.State]int{}
 	group := ""
 	for _, r := range results {
@@ -99,5 +100,5 @@ func printResults(out io.Writer, results []doctor.Result) error {
 		}
 	}
 	fmt.Fprintf(w, "\n%d checks, %d warnings, %d faults\n", len(results), count[doctor.Warning], count[doctor.Fault])
-	return w.err
+	return w.Flush()
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -130,10 +131,10 @@ func (a *app) printExplanation(o explainOptions, r *explain.Report) (err error) 
 	if o.json {
 		err = a.printJSON(r)
 	} else {
-		w := &errWriter{w: a.stdout}
+		w := bufio.NewWriter(a.stdout) // which keeps the first error
 		printGroups(w, r)
 		printDevices(w, r.Devices)
-		err = w.err
+		err = w.Flush()
 	}
 	if err != nil {
 		return err
@@ -176,7 +177,7 @@ func printDevices(w io.Writer, devices []explain.Device) {
 	for _, d := range devices {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\n", printable.Text(d.Node), printable.Text(d.Name), d.Total, d.Free, describeUses(d.Used), describeUses(d.Unhealthy))
 	}
-	_ = t.Flush() // errWriter keeps the error
+	_ = t.Flush() // the writer keeps the error
 }
 
 func describeUses(all []explain.Use) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/internal/cli/report"
 )
 
 // reserveIn makes a claim in a mode on a GPU.
@@ -54,13 +55,13 @@ func TestStatus_Modes(t *testing.T) {
 
 	r := n.statusJSON(t, 0)
 	must.Len(t, 6, r.GPUs, must.Sprint("an instance is no GPU that NVML forgot"))
-	for i, want := range []gpuReport{
-		{Mode: claim.ModeExclusive, Slices: sliceReport{Taken: 1}},
-		{Mode: claim.ModeMIG, Slices: sliceReport{SliceBytes: 4 << 30, Total: 35, Taken: 1, Free: 34}},
-		{Mode: claim.ModeMPS, Slices: sliceReport{SliceBytes: 2 << 30, Total: 70, Taken: 1, Free: 69}},
-		{Mode: claim.ModeSlice, Slices: sliceReport{SliceBytes: 1 << 30, Total: 140, Free: 140}},
+	for i, want := range []report.GPU{
+		{Mode: claim.ModeExclusive, Slices: report.Slices{Taken: 1}},
+		{Mode: claim.ModeMIG, Slices: report.Slices{SliceBytes: 4 << 30, Total: 35, Taken: 1, Free: 34}},
+		{Mode: claim.ModeMPS, Slices: report.Slices{SliceBytes: 2 << 30, Total: 70, Taken: 1, Free: 69}},
+		{Mode: claim.ModeSlice, Slices: report.Slices{SliceBytes: 1 << 30, Total: 140, Free: 140}},
 		{Mode: claim.ModeTimeslice},
-		{Mode: claim.ModeMPS, Slices: sliceReport{SliceBytes: 4 << 30, Total: 35, Free: 35}},
+		{Mode: claim.ModeMPS, Slices: report.Slices{SliceBytes: 4 << 30, Total: 35, Free: 35}},
 	} {
 		must.Eq(t, want.Mode, r.GPUs[i].Mode)
 		must.Eq(t, want.Slices, r.GPUs[i].Slices)
@@ -118,7 +119,7 @@ func TestStatus_Health(t *testing.T) {
 	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: map[string]health.Condition{a.UUID: condition}}))
 	r := n.statusJSON(t, 0)
 	must.Eq(t, &condition, r.GPUs[0].Unhealthy)
-	must.Eq(t, sliceReport{SliceBytes: 1 << 30, Total: 140, Taken: 2}, r.GPUs[0].Slices, must.Sprint("nothing of it is free"))
+	must.Eq(t, report.Slices{SliceBytes: 1 << 30, Total: 140, Taken: 2}, r.GPUs[0].Slices, must.Sprint("nothing of it is free"))
 	must.Nil(t, r.GPUs[1].Unhealthy)
 	must.Eq(t, &condition, r.Claims[0].GPUUnhealthy)
 	must.Nil(t, r.Claims[1].GPUUnhealthy)

@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/cli/report"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -165,12 +166,12 @@ func checkStatus(t *testing.T, sim *node.Sim, state, run, uuid string, held uint
 	must.Positive(t, r.Claims[0].Usage.Refused)
 }
 
-func statusJSON(t *testing.T, sim *node.Sim, state, run string) report {
+func statusJSON(t *testing.T, sim *node.Sim, state, run string) report.Report {
 	t.Helper()
 	out, err := tranche(t, sim, "status", "--json", "--driver-root", sim.Root, "--state-dir", state, "--run-dir", run).
 		Output()
 	must.NoError(t, err)
-	var r report
+	var r report.Report
 	must.NoError(t, json.NewDecoder(bytes.NewReader(out)).Decode(&r))
 	return r
 }

@@ -13,11 +13,13 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/internal/cli/report"
 )
 
 // statusNode is a node with a ledger for `tranche status`.
@@ -76,12 +78,12 @@ func (n *statusNode) command(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func (n *statusNode) statusJSON(t *testing.T, wantCode int) report {
+func (n *statusNode) statusJSON(t *testing.T, wantCode int) report.Report {
 	t.Helper()
 	code, out, stderr := n.status("--json")
 	must.Eq(t, wantCode, code)
 	must.Eq(t, "", stderr)
-	var r report
+	var r report.Report
 	must.NoError(t, json.Unmarshal([]byte(out), &r), must.Sprint(out))
 	return r
 }
@@ -121,11 +123,11 @@ func TestStatus(t *testing.T) {
 	must.Eq(t, "570.124.06", r.DriverVersion)
 	must.Eq(t, "12.8", r.CUDAVersion)
 	must.Len(t, 3, r.GPUs)
-	must.Eq(t, gpuReport{
+	must.Eq(t, report.GPU{
 		UUID: busy.UUID, Name: "NVIDIA H200", Mode: claim.ModeSlice, MemoryBytes: 143771 << 20, UsedBytes: 5 << 30, UtilizationPercent: 37,
-		Slices: sliceReport{SliceBytes: 1 << 30, Total: 140, Taken: 10, Dormant: 3, Free: 130},
+		Slices: report.Slices{SliceBytes: 1 << 30, Total: 140, Taken: 10, Dormant: 3, Free: 130},
 	}, r.GPUs[0])
-	must.Eq(t, sliceReport{SliceBytes: 1 << 30, Total: 140, Free: 140}, r.GPUs[1].Slices)
+	must.Eq(t, report.Slices{SliceBytes: 1 << 30, Total: 140, Free: 140}, r.GPUs[1].Slices)
 	must.Eq(t, "it fell off the bus", r.GPUs[2].Error)
 	states := map[string]claim.State{}
 	for _, c := range r.Claims {
@@ -292,13 +294,52 @@ func TestVersion(t *testing.T) {
 	must.StrContains(t, a.stderr.(*bytes.Buffer).String(), "conjure")
 }
 
-func TestDescribeSlices(t *testing.T) {
-	for want, names := range map[string][]string{
-		"-":         nil,
-		"3":         {"U/slice-003"},
-		"0-2,5,7-8": {"U/slice-007", "U/slice-000", "U/slice-002", "U/slice-001", "U/slice-008", "U/slice-005"},
-		"a,b":       {"a", "b"},
-	} {
-		must.Eq(t, want, describeSlices("U", names))
+// A program under `tranche run` may do to its own region what it likes: it stays visible, and what cannot be is marked.
+func TestStatus_DamagedRun(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only what root runs shows")
 	}
+	for name, tc := range map[string]struct {
+		damage func(t *testing.T, dir string)
+		want   []string
+	}{
+		"none": {func(*testing.T, string) {}, []string{"1024 MiB", "0 MiB", "running", "run"}},
+		"usage removed": {
+			func(t *testing.T, dir string) { must.NoError(t, os.Remove(filepath.Join(dir, region.UsageFile))) },
+			[]string{"1024 MiB", "?", "running", "run"},
+		},
+		"region removed": {
+			func(t *testing.T, dir string) { must.NoError(t, os.RemoveAll(dir)) }, []string{"?", "?", "running", "run"},
+		},
+		"usage overwritten": {
+			overwriteUsage, []string{"1024 MiB", " MiB (!)", "running", "run"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTrial(t)
+			_, regions := tr.start(t, `echo "$TRANCHE_REGIONS"/*; exec sleep 1000`)
+			tc.damage(t, regions)
+			n := newNode(t, nvmltest.New(nvmltest.H200(0)))
+			n.runDir = tr.runDir
+			code, text, stderr := n.status()
+			must.Eq(t, 0, code, must.Sprint(stderr))
+			must.True(t, words(text, tc.want...), must.Sprint(text))
+			must.Eq(t, name == "usage overwritten", strings.Contains(text, "damaged its region"), must.Sprint(text))
+			must.Len(t, 1, n.statusJSON(t, 0).Claims)
+		})
+	}
+}
+
+// overwriteUsage writes over everything behind the header of a usage file, and holds all its slots, as a process of the
+// claim can.
+func overwriteUsage(t *testing.T, dir string) {
+	t.Helper()
+	const header = 64 // magic, version, size, claim, slots
+	f, err := os.OpenFile(filepath.Join(dir, region.UsageFile), os.O_RDWR, 0)
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	_, err = f.WriteAt(bytes.Repeat([]byte{0x5a}, region.UsageSize-header), header)
+	must.NoError(t, err)
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	must.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
 }

@@ -1,4 +1,4 @@
-package cli
+package report
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
-// print writes the report for people.
-func (r *report) print(out io.Writer) error {
+// Print writes the report for people.
+func (r *Report) Print(out io.Writer) error {
 	w := &errWriter{w: out}
 	r.printDriver(w)
 	r.printGPUs(w)
@@ -24,7 +24,16 @@ func (r *report) print(out io.Writer) error {
 	return w.err
 }
 
-func (r *report) printDriver(w *errWriter) {
+// PrintClaims writes what the report says of claims for people.
+func (r *Report) PrintClaims(out io.Writer) error {
+	w := &errWriter{w: out}
+	r.printClaims(w)
+	r.printTurns(w)
+	r.printProblems(w)
+	return w.err
+}
+
+func (r *Report) printDriver(w *errWriter) {
 	if r.NVMLError != "" {
 		fmt.Fprintf(w, "NVML is not available, so what the GPUs are and what they hold is not known: %s\n"+
 			"See that nvidia-smi works, name the driver's directory by driver_root in the configuration or --driver-root, and run: "+
@@ -34,7 +43,7 @@ func (r *report) printDriver(w *errWriter) {
 	fmt.Fprintf(w, "Driver %s, CUDA %s\n", r.DriverVersion, r.CUDAVersion)
 }
 
-func (r *report) printGPUs(w *errWriter) {
+func (r *Report) printGPUs(w *errWriter) {
 	w.paragraph()
 	if len(r.GPUs) == 0 {
 		fmt.Fprintln(w, "No GPUs.")
@@ -67,7 +76,7 @@ func (r *report) printGPUs(w *errWriter) {
 	}
 }
 
-func (s sliceReport) describeTaken() string {
+func (s Slices) describeTaken() string {
 	text := strconv.Itoa(s.Taken)
 	if s.Total > 0 {
 		text = fmt.Sprintf("%d of %d", s.Taken, s.Total)
@@ -78,7 +87,7 @@ func (s sliceReport) describeTaken() string {
 	return text + " (" + size.Format(s.SliceBytes) + " each)"
 }
 
-func (r *report) printClaims(w *errWriter) {
+func (r *Report) printClaims(w *errWriter) {
 	if r.LedgerError != "" {
 		w.paragraph()
 		fmt.Fprintf(w, "The ledger cannot be read: %s\n", r.LedgerError)
@@ -95,9 +104,9 @@ func (r *report) printClaims(w *errWriter) {
 	fmt.Fprintln(t, "CLAIM\tGPU\tMODE\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tWORKLOAD\tCONTAINER")
 	for _, c := range r.Claims {
 		used, peak, refused, processes := c.describeUsage()
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, physicalGPU(&c.Claim).Index, c.Mode,
-			describeSlices(c.PhysicalGPU(), c.Slices), describeLimit(&c.Claim), used, peak, describeHostMemory(&c), refused,
-			processes, c.describeState(), c.Owner, c.describeWorkload(), describeContainer(c.Container))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, PhysicalGPU(&c.Claim).Index, c.Mode,
+			DescribeSlices(c.PhysicalGPU(), c.Slices), describeLimit(&c.Claim), used, peak, describeHostMemory(&c), refused,
+			processes, c.describeState(), c.Owner, c.describeWorkload(), DescribeContainer(c.Container))
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
@@ -120,7 +129,7 @@ func (r *report) printClaims(w *errWriter) {
 	}
 }
 
-func (r *report) printProblems(w *errWriter) {
+func (r *Report) printProblems(w *errWriter) {
 	for _, unknown := range []struct{ what, cause string }{
 		{"Which GPUs are unhealthy", r.HealthError},
 		{"What the claims have had of the GPUs' time", r.GovernorError},
@@ -141,14 +150,14 @@ func (r *report) printProblems(w *errWriter) {
 }
 
 // describeState is the claim's state, or that what it uses is not counted.
-func (c *claimReport) describeState() string {
+func (c *Claim) describeState() string {
 	if c.Uncounted != nil {
 		return "uncounted"
 	}
 	return string(c.State)
 }
 
-func (c *claimReport) describeWorkload() string {
+func (c *Claim) describeWorkload() string {
 	if c.Workload == nil {
 		return "-"
 	}
@@ -156,7 +165,7 @@ func (c *claimReport) describeWorkload() string {
 }
 
 // describeUsage says what the claim uses; "-" is what nobody counts.
-func (c *claimReport) describeUsage() (used, peak, refused, processes string) {
+func (c *Claim) describeUsage() (used, peak, refused, processes string) {
 	if u := c.Usage; u != nil {
 		used = mebibytes(u.UsedBytes)
 		if c.UsageWarning != "" {
@@ -181,7 +190,7 @@ func describeLimit(c *claim.Claim) string {
 }
 
 // describeHostMemory says how much of what the claim may allocate beyond its limit is in use.
-func describeHostMemory(c *claimReport) string {
+func describeHostMemory(c *Claim) string {
 	switch {
 	case c.Usage == nil && c.GPUHostMemoryBytes > 0:
 		return "? of " + mebibytes(c.GPUHostMemoryBytes)
@@ -200,15 +209,16 @@ func orUnknown(text string) string {
 	return text
 }
 
-func describeContainer(c *claim.Container) string {
+// DescribeContainer names a container and what runs it; "-" for none.
+func DescribeContainer(c *claim.Container) string {
 	if c == nil {
 		return "-"
 	}
 	return fmt.Sprintf("%s (%s)", c.ID, c.Runtime)
 }
 
-// describeSlices shortens the names of slices to their numbers on the GPU, and runs of numbers to their ends.
-func describeSlices(uuid string, names []string) string {
+// DescribeSlices shortens the names of slices to their numbers on the GPU, and runs of numbers to their ends.
+func DescribeSlices(uuid string, names []string) string {
 	if len(names) == 0 {
 		return "-"
 	}

@@ -1,4 +1,4 @@
-package cli
+package report
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 )
 
 // printTurns writes a table of the governed claims, if there are any.
-func (r *report) printTurns(w *errWriter) {
-	if !slices.ContainsFunc(r.Claims, func(c claimReport) bool { return c.Governed() }) {
+func (r *Report) printTurns(w *errWriter) {
+	if !slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.Governed() }) {
 		return
 	}
 	w.paragraph()
@@ -24,7 +24,7 @@ func (r *report) printTurns(w *errWriter) {
 			continue
 		}
 		had, gpuTime, waited, overruns, joined := c.describeTurns()
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, physicalGPU(&c.Claim).Index, percent.Format(c.Compute.Share),
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, PhysicalGPU(&c.Claim).Index, percent.Format(c.Compute.Share),
 			percent.Format(c.Compute.Max), c.Compute.Class, had, gpuTime, waited, overruns, joined)
 	}
 	_ = t.Flush() // errWriter keeps the error
@@ -43,7 +43,7 @@ var bypassText = map[layout.Bypass]string{
 }
 
 // describeTurns says what a governed claim has had; "-" is what no governor says.
-func (c *claimReport) describeTurns() (had, gpuTime, waited, overruns, joined string) {
+func (c *Claim) describeTurns() (had, gpuTime, waited, overruns, joined string) {
 	u := c.Turns
 	if u == nil {
 		return "-", "-", "-", "-", "-"

@@ -1,17 +1,9 @@
-package cli
+package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 )
-
-// printJSON writes a value for programs.
-func (a *app) printJSON(value any) error {
-	encoder := json.NewEncoder(a.stdout)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
-}
 
 // errWriter keeps the first error, so that not every line has to ask.
 type errWriter struct {

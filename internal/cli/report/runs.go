@@ -1,4 +1,4 @@
-package cli
+package report
 
 import (
 	"os"
@@ -11,8 +11,8 @@ import (
 	"github.com/tranche-gpu/tranche/internal/cli/private"
 )
 
-// readRuns returns what root has running under `tranche run`, which is in no ledger.
-func readRuns(runDir string) (all []*monitor.Claim) {
+// Runs returns what root has running under `tranche run`, which is in no ledger.
+func Runs(runDir string) (all []*monitor.Claim) {
 	for _, dir := range private.Regions(runDir) {
 		c := readRun(dir)
 		if _, err := os.Stat(filepath.Dir(filepath.Dir(dir))); err == nil { // else it ended in the meantime
