@@ -59,6 +59,23 @@ func anchors(text string) map[string]bool {
 	return ids
 }
 
+var (
+	affinities = regexp.MustCompile(`(?s)( +)affinity \{\n.*?\n( *)dynamic "affinity" \{\n.*?\n( *)\}\n( *)\}\n`)
+	comment    = regexp.MustCompile(`(?m)^ *#.*\n| #.*`)
+)
+
+// The affinities of "Packing" are those of the example, which runs in e2e.TestPlacement.
+func TestPacking_IsTheExample(t *testing.T) {
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		must.NoError(t, err)
+		found := affinities.FindString(string(text))
+		must.NotEq(t, "", found, must.Sprint(file))
+		return strings.Join(strings.Fields(comment.ReplaceAllString(found, "")), " ")
+	}
+	must.Eq(t, strings.Replace(read("../examples/packed.nomad.hcl"), "var.gpus", "8", 1), read("device.md"))
+}
+
 func TestLinks(t *testing.T) {
 	all := pages(t)
 	for page, text := range all {

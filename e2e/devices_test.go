@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -138,6 +139,18 @@ func TestPlacement(t *testing.T) {
 	// More than any GPU has is never placed, although the two together would have it.
 	eval = start(t, n, task{job: "too-big", command: "gpu-probe", args: []string{"fill"}, devices: []string{anyGPU(141)}})
 	must.NotEq(t, "", eval.BlockedEval)
+
+	// With the affinities of docs/device.md, Nomad takes the first GPU on which a job fits.
+	packed, err := n.Job(filepath.Join(build, "../examples/packed.nomad.hcl"))
+	must.NoError(t, err)
+	*packed.TaskGroups[0].Count = 5
+	_, err = n.Run(deadline(t), packed)
+	must.NoError(t, err)
+	for _, stub := range allRunning(t, n, "packed", 5) {
+		alloc, _, err := n.Agent.API.Allocations().Info(stub.ID, nil)
+		must.NoError(t, err)
+		must.Eq(t, "NVIDIA H200 #0", alloc.AllocatedResources.Tasks["probe"].Devices[0].Name)
+	}
 
 	start(t, n, task{job: "bare", jobType: "batch", command: "gpu-probe", args: []string{"look"}})
 	bare, err := n.WaitStatus(deadline(t), "bare", "complete")
