@@ -6,15 +6,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/agent"
+	"github.com/tranche-gpu/tranche/agent/page"
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
@@ -102,6 +108,40 @@ line:
 		return true
 	}
 	return false
+}
+
+// TestStatus_CountsAsAllTools compares the slices that status, top and the agent's metrics count: a dormant claim's are free for all.
+func TestStatus_CountsAsAllTools(t *testing.T) {
+	g := nvmltest.H200(0)
+	n := newNode(t, nvmltest.New(g))
+	n.bind(t, n.reserve(t, g, 0, 7), "alloc-1")
+	n.reserve(t, g, 8, 9)
+	dormant := n.reserve(t, g, 10, 12)
+	n.end(t, dormant, "alloc-2")
+	must.NoError(t, n.ledger.Release(t.Context(), dormant.ID, "alloc-2"))
+
+	status := n.statusJSON(t, 0).GPUs[0].Slices
+	must.Eq(t, report.Slices{SliceBytes: 1 << 30, Total: 140, Taken: 10, Dormant: 3, Free: 130}, status)
+
+	code, out, _ := n.command("top", "--once", "--json", "--state-dir", n.stateDir, "--run-dir", n.runDir)
+	must.Eq(t, 0, code)
+	var top struct {
+		GPUs []struct{ Slices map[string]int }
+	}
+	must.NoError(t, json.Unmarshal([]byte(out), &top), must.Sprint(out))
+	shown := top.GPUs[0].Slices
+
+	m, err := n.monitor(place{stateDir: n.stateDir, runDir: n.runDir}, defaultSliceMemory, hclog.NewNullLogger())
+	must.NoError(t, err)
+	handler, err := agent.Handler(m, page.Options{})
+	must.NoError(t, err)
+	answer := httptest.NewRecorder()
+	handler.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	for state, want := range map[string]int{"running": 8, "reserved": 2, "dormant": 3, "free": 127} {
+		must.Eq(t, want, shown[state], must.Sprint(state))
+		must.RegexMatch(t, regexp.MustCompile(fmt.Sprintf(`tranche_gpu_slices\{[^}]*state="%s"[^}]*\} %d\n`, state, want)), answer.Body.String())
+	}
+	must.Eq(t, status.Free, shown["free"]+shown["dormant"])
 }
 
 func TestStatus(t *testing.T) {
