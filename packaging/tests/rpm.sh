@@ -37,3 +37,38 @@ check "rpm: removal" 0 $?
 check "rpm: what Nomad had is gone" "nomad.hcl" "$(ls "$root/etc/nomad.d" "$root/opt/nomad/plugins" | grep -v -e : -e '^$')"
 check "rpm: no program stays" "" "$(find "$root/usr" -name '*tranche*')"
 check "rpm: the ledger stays" 00c0ffee.json "$(ls "$root/var/lib/tranche/claims")"
+
+# The script of the roll-out, with an rpm that works on the root. What Nomad does around it is tested with deb, in rollout_test.sh.
+fresh_root rpm-rollout
+shims=$layers/shims
+mkdir "$shims"
+cat >"$shims/rpm" <<SHIM
+#!/bin/sh
+case "\$*" in *--upgrade*) set -- --nodeps "\$@" ;; esac
+exec $(command -v rpm) --root "$root" --dbpath /var/lib/rpm "\$@"
+SHIM
+printf '#!/bin/sh\necho "tranche $*"\n' >"$shims/tranche"
+chmod +x "$shims"/*
+script=$(sed -n '/<<-EOS$/,/^ *EOS$/p' examples/rollout.nomad.hcl | sed '1d;$d')
+
+# roll_out_rpm FOLDER PACKAGE: runs the script where the job has fetched a package into a folder, or is told of one on the node.
+roll_out_rpm() { NOMAD_TASK_DIR=$1 PATH=$shims:$PATH sh -eu -c "$script" rollout "$2" >"$layers/log" 2>&1; }
+rpm_installed() { "$shims/rpm" --query tranche; }
+
+roll_out_rpm /nowhere "$older/dist/tranche-0.0.1-1.x86_64.rpm"
+check "rpm: roll-out" 0 $?
+check "rpm: roll-out installs the package" tranche-0.0.1-1.x86_64 "$(rpm_installed)"
+check "rpm: roll-out has Nomad use it" "tranche install nomad --restart tranche doctor" "$(grep '^tranche [id]' "$layers/log" | xargs)"
+mkdir "$layers/fetched"
+cp "$rpm_amd64" "$layers/fetched/"
+roll_out_rpm "$layers/fetched" ""
+check "rpm: roll-out of a fetched package" 0 $?
+check "rpm: roll-out upgrades the package" "$(rpm --query --package "$rpm_amd64")" "$(rpm_installed)"
+before=$(inode usr/bin/tranche)
+roll_out_rpm "$layers/fetched" ""
+check "rpm: roll-out again" 0 $?
+check "rpm: roll-out leaves what is installed alone" "$before" "$(inode usr/bin/tranche)"
+roll_out_rpm /nowhere "$older/dist/tranche-0.0.1-1.x86_64.rpm"
+check "rpm: roll-out of the version before" "0 tranche-0.0.1-1.x86_64" "$? $(rpm_installed)"
+roll_out_rpm /nowhere /packages/absent.rpm
+check "rpm: roll-out of an absent package" "1 there is no file /packages/absent.rpm on this node" "$? $(cat "$layers/log")"
