@@ -115,8 +115,12 @@ func (l *Ledger) ChangeCompute(ctx context.Context, id string, change func(had C
 		if to == *r.Compute {
 			return nil
 		}
+		refreshed := l.Refreshed(&r.Claim)
 		if err := l.replace(snap, &changed); err != nil {
 			return accessError(err)
+		}
+		if err := l.Refresh(id, refreshed); err != nil { // no container is being started: see awaited
+			return err
 		}
 		l.logger.Info("share of a claim changed", "claim", id, "share", to.Share, "max", to.Max, "priority", string(to.Class),
 			"was_share", r.Compute.Share, "was_max", r.Compute.Max, "was_priority", string(r.Compute.Class))

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sync/errgroup"
@@ -91,6 +92,32 @@ func TestChangeCompute(t *testing.T) {
 	found, err = l.Lookup(t.Context(), token)
 	must.NoError(t, err)
 	must.Eq(t, &to, found.Compute)
+}
+
+// A change takes no slices from others: it is not the start of a container.
+func TestChangeCompute_KeepsTheState(t *testing.T) {
+	for name, prepare := range map[string]func(l *Ledger, id string) error{
+		"released": func(l *Ledger, id string) error {
+			endedContainer(t, l, id)
+			_, err := l.Sweep(t.Context())
+			return err
+		},
+		"never started": func(l *Ledger, id string) error { return l.Refresh(id, l.now()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t)
+			later(l, -time.Hour)
+			made, token, err := l.Reserve(t.Context(), governed(ModeSlice, third, slicesOf(0, 0)...))
+			must.NoError(t, err)
+			must.NoError(t, prepare(l, made.ID))
+			later(l, time.Hour)
+			must.NoError(t, setCompute(t, l, made.ID, Compute{Share: 400, Max: 600, Class: ClassHigh}))
+			found, err := l.Lookup(t.Context(), token)
+			must.NoError(t, err)
+			must.Eq(t, 400, found.Compute.Share)
+			must.Eq(t, StateDormant, l.State(found, l.now()))
+		})
+	}
 }
 
 // The error says what to do where the claim's mode can have no shares.
