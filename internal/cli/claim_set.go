@@ -11,6 +11,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/internal/cli/private"
+	"github.com/tranche-gpu/tranche/internal/percent"
 	"github.com/tranche-gpu/tranche/runtime/compute"
 )
 
@@ -50,7 +51,13 @@ func (a *app) setClaim(ctx context.Context, o setOptions, id string) error {
 	if err != nil {
 		return err
 	}
-	c, had, to, err := changeCompute(ctx, ledger, o.runDir, id, r.Over)
+	c, had, to, err := changeCompute(ctx, ledger, o.runDir, id, func(had claim.Compute) (claim.Compute, error) {
+		if r.Share == 0 && r.Max != 0 && r.Max < had.Share { // Over would lower the share, and nothing would bring it back
+			return had, fmt.Errorf("--max: the ceiling, %s, is less than the claim's share, %s; state --share, too",
+				percent.Format(r.Max), percent.Format(had.Share))
+		}
+		return r.Over(had)
+	})
 	if err != nil {
 		return fmt.Errorf("claim %q: %w", id, err)
 	}

@@ -62,6 +62,7 @@ func TestClaimSet_Refuses(t *testing.T) {
 		"an empty class":  {[]string{c.ID, "--share", "40", "--priority", ""}, `for "--priority" flag: it is empty`},
 		"too much":        {[]string{c.ID, "--max", "101"}, "--max must be a number of percent"},
 		"no class":        {[]string{c.ID, "--priority", "urgent"}, `--priority: "urgent" is no priority; there are high, normal and best-effort`},
+		"below the share": {[]string{c.ID, "--max", "10"}, "--max: the ceiling, 10%, is less than the claim's share, 20%; state --share, too"},
 		"a contradiction": {[]string{c.ID, "--share", "60", "--max", "50"}, "--share: the share, 60%, is more than the ceiling max, 50%"},
 		"nobody's":        {[]string{"deadbeef", "--share", "40"}, `claim "deadbeef"`},
 		"a path":          {[]string{"../x", "--share", "40"}, `claim "../x"`},
