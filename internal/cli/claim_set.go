@@ -31,7 +31,7 @@ It counts from the governor's next turns on. What is not stated stays as it is. 
 change; a new allocation has what its jobspec states. --max 100 takes a ceiling away.`,
 		Example: `  tranche claim set 3f2a91c0 --share 40
   tranche claim set 3f2a91c0 --share 40 --max 60 --priority high`,
-		Args: cobra.ExactArgs(1),
+		Args: withUsage(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.setClaim(cmd.Context(), o, args[0]) },
 	}
 	o.compute.addFlags(cmd)

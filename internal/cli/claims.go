@@ -84,7 +84,7 @@ func (a *app) claimReleaseCommand() *cobra.Command {
 A claim that a container has, or will have in a moment, is not released without --force: the memory that the container
 holds stays held, and whoever gets the slices next may find less than his limit. Stop the container instead; its claim
 goes with it, or, if it is Nomad's, waits for a restart and can be released then.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: withUsage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error { return a.releaseClaims(cmd.Context(), o, ids) },
 	}
 	cmd.Flags().BoolVar(&o.force, "force", false, "release claims even though containers have them")

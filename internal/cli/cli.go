@@ -77,11 +77,14 @@ func (a *app) main(args []string) int {
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
 	}
 	code := exitFailure
+	if cmd.Name() == runName {
+		code = exitOwnFailure
+	}
 	var exit *exitError
 	if errors.As(err, &exit) {
 		code, err = exit.code, exit.err
@@ -108,7 +111,23 @@ func (a *app) command() *cobra.Command {
 		a.nodeInfoCommand(), a.cdiHookCommand(),
 		a.installCommand(), a.uninstallCommand(), a.doctorCommand(), a.explainCommand(),
 		a.agentCommand(), a.fleetCommand(), a.topCommand(), a.governorCommand())
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if !cmd.Runnable() { // cobra shows its help then, also where a command below it is misspelled, and succeeds
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 	return root
+}
+
+// withUsage has the error for wrong arguments say which there are to be.
+func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return fmt.Errorf("%w; the usage is: %s", err, cmd.UseLine())
+		}
+		return nil
+	}
 }
 
 func (a *app) versionCommand() *cobra.Command {

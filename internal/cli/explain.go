@@ -56,7 +56,7 @@ are, and 1 if that is not known.`,
 		Example: `  tranche explain train.nomad.hcl
   tranche explain --var image=registry.example.com/train:v3 train.nomad.hcl
   tranche explain --namespace research train`,
-		Args: cobra.ExactArgs(1),
+		Args: withUsage(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.explain(cmd.Context(), o, args[0]) },
 	}
 	cmd.Flags().StringVar(&o.namespace, "namespace", "", "`namespace` of the job (default NOMAD_NAMESPACE, or the jobspec's)")

@@ -41,7 +41,7 @@ configuration gets a runtime called "tranche"; whatever else is in the file stay
 kept beside it. Doing it again changes nothing. No engine is restarted unless --restart says so,
 and then only one whose configuration or plugins have changed.`,
 		ValidArgs: engineNames,
-		Args:      cobra.OnlyValidArgs,
+		Args:      withUsage(cobra.OnlyValidArgs),
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.install(cmd.Context(), engines, o) },
 	}
 	o.addFlags(cmd)
@@ -64,7 +64,7 @@ func (a *app) uninstallCommand() *cobra.Command {
 With --files, the programs and shadow libraries go, too, once no engine is configured to use them. With --all, everything
 that was installed goes. Both refuse while a container with a claim runs. The ledger stays.`,
 		ValidArgs: engineNames,
-		Args:      cobra.OnlyValidArgs,
+		Args:      withUsage(cobra.OnlyValidArgs),
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.uninstall(cmd.Context(), engines, o) },
 	}
 	o.addFlags(cmd)

@@ -28,10 +28,13 @@ type runOptions struct {
 	compute                                           computeFlags
 }
 
+// runName is the command whose own failures have a code that few programs have.
+const runName = "run"
+
 func (a *app) runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run --memory SIZE [flags] -- COMMAND [ARG...]",
+		Use:   runName + " --memory SIZE [flags] -- COMMAND [ARG...]",
 		Short: "Run a program under a limit of GPU memory, without a container",
 		Long: `Run a program under a limit of GPU memory, without a container.
 
@@ -51,7 +54,7 @@ around it: a program can clear its own environment.`,
   tranche run --memory 512MiB --gpu 1 -- ./a.out
   tranche run --memory 8GiB --host-memory 16GiB -- python3 train.py
   tranche run --memory 8GiB --share 30 --max 50 -- python3 train.py`,
-		Args: cobra.MinimumNArgs(1),
+		Args: withUsage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), o, args) },
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the command's name is the command's
@@ -71,16 +74,10 @@ around it: a program can clear its own environment.`,
 
 func (a *app) run(ctx context.Context, o runOptions, args []string) error {
 	code, err := a.runUnderLimit(ctx, o, args)
-	var exit *exitError
-	switch {
-	case errors.As(err, &exit):
-		return err
-	case err != nil:
-		return &exitError{exitOwnFailure, err}
-	case code != 0:
-		return &exitError{code: code}
+	if err == nil && code != 0 {
+		err = &exitError{code: code}
 	}
-	return nil
+	return err
 }
 
 func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (code int, err error) {
