@@ -114,16 +114,17 @@ func (a *app) install(ctx context.Context, engines []string, o installOptions) e
 // complete fills in paths and refuses those that would be taken from wherever the engine happens to be.
 func (o *installOptions) complete(engines []string) error {
 	o.CopiesPlugins = o.from != ""
+	if err := absolute("--prefix", o.prefix); err != nil {
+		return err
+	}
 	if o.RuntimePath == "" {
 		o.RuntimePath = install.RuntimePath(o.prefix)
 	}
 	if err := o.oneConfig(engines); err != nil {
 		return err
 	}
-	for name, path := range map[string]string{"--prefix": o.prefix, "--runtime-path": o.RuntimePath} {
-		if !filepath.IsAbs(path) {
-			return fmt.Errorf("%s: %q has to be an absolute path", name, path)
-		}
+	if err := absolute("--runtime-path", o.RuntimePath); err != nil {
+		return err
 	}
 	if o.from != "" && o.RuntimePath == install.RuntimePath(o.prefix) {
 		return nil // is copied there
@@ -150,7 +151,17 @@ func (o *installOptions) oneConfig(engines []string) (err error) {
 	return err
 }
 
+func absolute(flag, path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("%s: %q has to be an absolute path", flag, path)
+	}
+	return nil
+}
+
 func (o *installOptions) record() (*install.Record, func(), error) {
+	if err := absolute("--state-dir", o.stateDir); err != nil {
+		return nil, nil, err
+	}
 	if o.dryRun {
 		record, err := install.ReadRecord(o.stateDir)
 		return record, func() {}, err

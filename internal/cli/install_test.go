@@ -122,6 +122,8 @@ func TestInstallFromABuildFolder(t *testing.T) {
 	i.refused(t, "podman "+podman+" is configured to use the programs", "uninstall", "docker", "--files", "--config", i.config)
 	must.FileExists(t, i.config)
 	i.must(t, "uninstall", "podman", "--config", podman)
+	hook := filepath.Join(i.prefix, "bin/tranche-hook")
+	must.StrContains(t, i.must(t, "uninstall", "docker", "--files", "--config", i.config, "--dry-run"), hook+": removed\n")
 	i.must(t, "uninstall", "docker", "--files", "--config", i.config)
 	must.Eq(t, []string{"etc/tranche/config.toml"}, i.files(t))
 	must.DirNotExists(t, filepath.Join(i.prefix, "lib/tranche"))
@@ -235,6 +237,7 @@ func TestInstallErrors(t *testing.T) {
 		`invalid argument "lxc"`:                      {"install", "lxc"},
 		"find tranche-runtime: stat /nowhere/runtime": {"install", "docker", "--runtime-path", "/nowhere/runtime"},
 		`"runtime" has to be an absolute path`:        {"install", "docker", "--runtime-path", "runtime"},
+		`--prefix: "rel" has to be an absolute path`:  {"install", "docker", "--prefix", "rel"},
 		"is no program":                               {"install", "docker", "--runtime-path", i.dir},
 		"--config names the file of one engine":       {"install", "docker", "podman", "--config", "x"},
 		"it has to be a build folder":                 {"install", "--from", build, "--prefix", i.prefix},
@@ -243,6 +246,9 @@ func TestInstallErrors(t *testing.T) {
 		i.refused(t, says, args...)
 	}
 	must.SliceNotContains(t, i.files(t), "state/installed.json")
+	i.state = "rel" // where nobody else would find the record
+	i.refused(t, `--state-dir: "rel" has to be an absolute path`, "install", "docker", "--runtime-path", "/bin/true")
+	i.refused(t, `--state-dir: "rel" has to be an absolute path`, "uninstall", "--all")
 }
 
 // --restart runs what the operator would be told to run; what that says is not lost.

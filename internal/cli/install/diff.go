@@ -12,6 +12,9 @@ func (c Change) Diff() (string, error) {
 	if c.link != "" {
 		return fmt.Sprintf("%s: a link to %s\n", c.file.path, c.link), nil
 	}
+	if c.program && c.removes {
+		return fmt.Sprintf("%s: removed\n", c.file.path), nil
+	}
 	if c.program {
 		return fmt.Sprintf("%s: %d bytes\n", c.file.path, len(c.after)), nil
 	}
