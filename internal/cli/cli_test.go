@@ -1,11 +1,22 @@
 package cli
 
 import (
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
 )
+
+// A script must not go on with half of it.
+func TestMain_OutputThatCannotBeWritten(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	must.NoError(t, err)
+	defer full.Close()
+	var stderr strings.Builder
+	must.Eq(t, exitFailure, Main("v0", []string{"usage", "--schema"}, strings.NewReader(""), full, &stderr))
+	must.StrContains(t, stderr.String(), "no space left on device")
+}
 
 func TestMain_WrongArguments(t *testing.T) {
 	for line, c := range map[string]struct {

@@ -51,8 +51,8 @@ Where the configuration file names a database that nodes share, the report is ab
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.schema {
-				fmt.Fprint(a.stdout, usage.PostgresSchema())
-				return nil
+				_, err := fmt.Fprint(a.stdout, usage.PostgresSchema())
+				return err
 			}
 			o.byIsSet = cmd.Flags().Changed("by")
 			return a.usage(cmd.Context(), o)
