@@ -60,6 +60,23 @@ func (m *Monitor) measure(ctx context.Context, s *Snapshot, g *GPU) {
 	}
 }
 
+// AddOutside adds to what Read returned the memory that processes without a claim use: without it more slices seem to be free
+// than are. A GPU that does not answer in time has none.
+func (m *Monitor) AddOutside(ctx context.Context, s *Snapshot, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if g.Error != "" || ctx.Err() != nil {
+			continue
+		}
+		if running, err := m.NVML.Processes(ctx, g.UUID); err == nil {
+			g.OutsideBytes = outside(running, ownersOn(s.within(g.UUID), running, nil), g.Mode)
+			g.countFree()
+		}
+	}
+}
+
 // owner is to whom a process on a GPU belongs.
 type owner struct {
 	kind   processes.Kind
@@ -67,7 +84,7 @@ type owner struct {
 }
 
 // ownersOn finds out to whom processes belong, by their IDs: those that compute, and those that only render or transcode, which
-// NVML does not list among them.
+// NVML does not list among them. Those of commands under `tranche run`, which have no claim in the ledger, belong to nobody.
 func ownersOn(claims []*Claim, running []nvml.Process, busy map[int]nvml.Busy) map[int]owner {
 	pids := slices.Collect(maps.Keys(busy))
 	for _, p := range running {
@@ -78,7 +95,7 @@ func ownersOn(claims []*Claim, running []nvml.Process, busy map[int]nvml.Busy) m
 	}
 	var alive []*claim.Claim
 	for _, c := range claims {
-		if c.State == claim.StateRunning {
+		if c.State == claim.StateRunning && c.Owner != claim.OwnerRun {
 			alive = append(alive, c.Claim)
 		}
 	}

@@ -59,7 +59,7 @@ func (a *app) listClaims(ctx context.Context, p place, asJSON bool) error {
 		return err
 	}
 	m.NVML = nil
-	r := report.Read(ctx, m, nvmlPatience)
+	r := report.New(m.Read(ctx, nvmlPatience))
 	if r.LedgerError != "" {
 		return errors.New(r.LedgerError)
 	}

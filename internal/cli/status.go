@@ -40,7 +40,9 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 		return err
 	}
 	m.Runs = func() []*monitor.Claim { return report.Runs(o.runDir) }
-	r := report.Read(ctx, m, nvmlPatience)
+	s := m.Read(ctx, nvmlPatience)
+	m.AddOutside(ctx, s, nvmlPatience)
+	r := report.New(s)
 	if o.json {
 		err = a.printJSON(r)
 	} else {

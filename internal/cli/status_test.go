@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -149,6 +150,10 @@ func TestStatus(t *testing.T) {
 	busy.UsedBytes, busy.UtilizationPercent, idle.UtilizationPercent = 5<<30, 37, -1
 	fake := nvmltest.New(busy, idle)
 	fake.SetFailed(nvml.Failure{Index: 2, Err: errors.New("it fell off the bus")})
+	unmanaged := exec.Command("sleep", "1000")
+	must.NoError(t, unmanaged.Start())
+	t.Cleanup(func() { _ = unmanaged.Process.Kill(); _ = unmanaged.Wait() })
+	fake.SetProcesses(idle.UUID, nvml.Process{PID: unmanaged.Process.Pid, UsedBytes: 3<<30 + 1, UsedKnown: true})
 	n := newNode(t, fake)
 	running := n.reserve(t, busy, 0, 7)
 	n.bind(t, running, "alloc-1")
@@ -167,7 +172,7 @@ func TestStatus(t *testing.T) {
 		UUID: busy.UUID, Name: "NVIDIA H200", Mode: claim.ModeSlice, MemoryBytes: 143771 << 20, UsedBytes: 5 << 30, UtilizationPercent: 37,
 		Slices: report.Slices{SliceBytes: 1 << 30, Total: 140, Taken: 10, Dormant: 3, Free: 130},
 	}, r.GPUs[0])
-	must.Eq(t, report.Slices{SliceBytes: 1 << 30, Total: 140, Free: 140}, r.GPUs[1].Slices)
+	must.Eq(t, report.Slices{SliceBytes: 1 << 30, Total: 140, Outside: 3, Free: 137}, r.GPUs[1].Slices)
 	must.Eq(t, "it fell off the bus", r.GPUs[2].Error)
 	states := map[string]claim.State{}
 	for _, c := range r.Claims {
@@ -187,7 +192,8 @@ func TestStatus(t *testing.T) {
 	for _, line := range [][]string{
 		{"Driver 570.124.06, CUDA 12.8"},
 		{"0 ", "NVIDIA H200", busy.UUID, "143771 MiB", "5120 MiB", "37%", "10 of 140 (1GiB each)", "130"},
-		{"1 ", "NVIDIA H200", idle.UUID, "143771 MiB", "0 MiB", "?", "0 of 140", "140"},
+		{"1 ", "NVIDIA H200", idle.UUID, "143771 MiB", "0 MiB", "?", "0 of 140", "137"},
+		{"GPU 1: processes without a claim use the memory of 3 slices"},
 		{"GPU 2: it fell off the bus"},
 		{running.ID, "0-7", "8192 MiB", "0 MiB", "running", "nomad", "alloc-1 (runc)"},
 		{reserved.ID, "8-9", "2048 MiB", "reserved", "nomad", "-"},
@@ -293,8 +299,13 @@ func TestStatusShowsRuns(t *testing.T) {
 		t.Skip("only what root runs shows")
 	}
 	tr := newTrial(t)
-	cmd, regions := tr.start(t, `echo "$TRANCHE_REGIONS"; exec sleep 1000`)
-	n := newNode(t, nvmltest.New(nvmltest.H200(0), nvmltest.H200(1)))
+	cmd, line := tr.start(t, `echo "$TRANCHE_REGIONS $$"; exec sleep 1000`)
+	regions, after, _ := strings.Cut(line, " ")
+	pid, err := strconv.Atoi(after)
+	must.NoError(t, err)
+	fake := nvmltest.New(nvmltest.H200(0), nvmltest.H200(1))
+	fake.SetProcesses(nvmltest.H200(0).UUID, nvml.Process{PID: pid, UsedBytes: 1 << 30, UsedKnown: true})
+	n := newNode(t, fake)
 	n.runDir = tr.runDir
 	r := n.statusJSON(t, 0)
 	must.Len(t, 1, r.Claims)
@@ -305,6 +316,7 @@ func TestStatusShowsRuns(t *testing.T) {
 	must.Eq(t, "NVIDIA H200", c.GPU.Name)
 	must.Eq(t, 1<<30, c.LimitBytes)
 	must.Eq(t, 0, r.GPUs[0].Slices.Taken)
+	must.Eq(t, 139, r.GPUs[0].Slices.Free, must.Sprint("it has no slices, and takes memory of some"))
 	_, text, _ := n.claim("list")
 	must.StrNotContains(t, text, c.ID, must.Sprint("it cannot be released"))
 

@@ -4,9 +4,7 @@ package report
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"time"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/claim"
@@ -56,10 +54,12 @@ type GPU struct {
 type Slices struct {
 	SliceBytes uint64 `json:"slice_bytes"`
 	Total      int    `json:"total"`
-	// Taken are those of claims that run or are reserved; all others are free, unless the GPU is unhealthy. Dormant are those
-	// whose claim waits for a restart in place until others reserve them.
+	// Taken are those of claims that run or are reserved, and Outside have no memory left, which processes without a claim use;
+	// all others are free, unless the GPU is unhealthy. Dormant are those whose claim waits for a restart in place until others
+	// reserve them.
 	Taken   int `json:"taken"`
 	Dormant int `json:"dormant"`
+	Outside int `json:"outside"`
 	Free    int `json:"free"`
 }
 
@@ -84,9 +84,8 @@ type Claim struct {
 	Turns *status.Claim `json:"turns,omitempty"`
 }
 
-// Read reports what a monitor reads. It waits for NVML as long as its patience.
-func Read(ctx context.Context, m *monitor.Monitor, patience time.Duration) *Report {
-	s := m.Read(ctx, patience)
+// New reports what a monitor has read.
+func New(s *monitor.Snapshot) *Report {
 	r := &Report{
 		DriverVersion: s.DriverVersion, CUDAVersion: s.CUDAVersion,
 		NVMLError: s.Errors[monitor.SourceNVML], LedgerError: s.Errors[monitor.SourceLedger], LayoutError: s.Errors[monitor.SourceLayout],
@@ -126,8 +125,11 @@ func newGPU(g *monitor.GPU, claims []*monitor.Claim) GPU {
 	if n.SliceBytes > 0 {
 		n.Total = int(g.UsableBytes() / n.SliceBytes)
 	}
+	if g.Slices != nil {
+		n.Outside = g.Slices.Outside
+	}
 	if g.Unhealthy == nil {
-		n.Free = max(0, n.Total-n.Taken)
+		n.Free = max(0, n.Total-n.Taken-n.Outside)
 	}
 	return r
 }

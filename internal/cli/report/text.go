@@ -70,6 +70,9 @@ func (r *Report) printGPUs(w *errWriter) {
 		if g.Error != "" && r.NVMLError == "" {
 			fmt.Fprintf(w, "GPU %d: %s\n", g.Index, g.Error)
 		}
+		if g.Slices.Outside > 0 {
+			fmt.Fprintf(w, "GPU %d: processes without a claim use the memory of %d slices\n", g.Index, g.Slices.Outside)
+		}
 		if g.Unhealthy != nil {
 			fmt.Fprintf(w, "GPU %d is unhealthy since %s: %s\n", g.Index, g.Unhealthy.Since.Format(time.RFC3339), g.Unhealthy.Problem)
 		}
