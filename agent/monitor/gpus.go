@@ -121,7 +121,8 @@ func (g *GPU) countSlices(claims []*Claim) {
 	g.countFree()
 }
 
-// countFree counts the slices that belong to no claim.
+// countFree counts the slices that belong to no claim. Where processes without a claim use more memory than those have, slices of
+// dormant claims are without memory, too.
 func (g *GPU) countFree() {
 	s := g.Slices
 	if s == nil || s.Total == nil {
@@ -130,8 +131,9 @@ func (g *GPU) countFree() {
 	s.Free = max(0, *s.Total-s.Running-s.Reserved-s.Dormant)
 	if g.OutsideBytes != nil {
 		left := int((g.UsableBytes() - min(*g.OutsideBytes, g.UsableBytes())) / s.SliceBytes)
-		s.Outside = min(s.Free, max(0, *s.Total-left))
-		s.Free -= s.Outside
+		s.Outside = min(s.Free+s.Dormant, max(0, *s.Total-left))
+		s.Dormant -= max(0, s.Outside-s.Free)
+		s.Free -= min(s.Free, s.Outside)
 	}
 	if g.Unhealthy != nil {
 		s.Unhealthy, s.Free = s.Free, 0

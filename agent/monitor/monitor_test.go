@@ -109,6 +109,12 @@ func TestSnapshot_CountsSlicesByState(t *testing.T) {
 	must.Eq(t, 10*gib, s.ReservedBytes(s.GPUs[0].UUID))
 	must.Len(t, 3, s.Claims)
 
+	n.holds(map[int]uint64{init: 3 * gib, process(t): 128 * gib})
+	s = n.look()
+	must.Eq(t, &Slices{SliceBytes: gib, Total: &total, Running: 8, Reserved: 2, Dormant: 2, Outside: 128}, s.GPUs[0].Slices)
+	must.Eq(t, 2, s.GPUs[0].Available(), must.Sprint("dormant slices without memory are not there for others"))
+	n.holds(map[int]uint64{init: 3 * gib, process(t): 5*gib + 1})
+
 	must.NoError(t, health.Write(n.RunDir, health.Report{
 		GPUs:      map[string]health.Condition{nvmltest.H200(0).UUID: {Problem: "Xid 79"}},
 		Uncounted: map[string]health.Condition{runs.ID: {Problem: "past the library", Bytes: gib}, ends.ID: {Bytes: gib}},
