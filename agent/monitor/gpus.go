@@ -65,7 +65,7 @@ func (s *Snapshot) sharesInstance(uuid string, shared map[string]layout.GPU) boo
 	return ok || len(s.On(uuid)) > 0
 }
 
-// addUnlisted adds GPUs that claims are on and NVML does not list.
+// addUnlisted adds GPUs that claims are on and NVML does not list. One that is lost NVML only counts: its claims say which it is.
 func (s *Snapshot) addUnlisted() {
 	missing := cmp.Or(s.Errors[SourceNVML], "NVML does not list it")
 	for _, c := range s.Claims {
@@ -73,6 +73,11 @@ func (s *Snapshot) addUnlisted() {
 			index, name := c.GPU.Index, c.GPU.Name
 			if c.MIG != nil {
 				index, name = c.MIG.GPUIndex, ""
+			}
+			lost := func(g GPU) bool { return g.UUID == "" && g.Index == index }
+			if at := slices.IndexFunc(s.GPUs, lost); at >= 0 && c.Owner != claim.OwnerRun { // whose regions name no index
+				s.GPUs[at].UUID, s.GPUs[at].Name = uuid, name
+				continue
 			}
 			s.GPUs = append(s.GPUs, GPU{Index: index, UUID: uuid, Name: name, Error: missing})
 		}

@@ -150,6 +150,18 @@ func TestSnapshot_SharedInstance(t *testing.T) {
 	must.Eq(t, g.UUID, s.GPUs[1].Parent)
 }
 
+func TestSnapshot_LostGPUIsThereOnce(t *testing.T) {
+	n := newNode(t)
+	n.reserve(t, 0, 8) // on GPU 0
+	n.nvml.SetGPUs(nvmltest.H200(1))
+	n.nvml.SetFailed(nvml.Failure{Index: 0, Err: errors.New("GPU is lost")})
+	s := n.look()
+	must.Len(t, 2, s.GPUs)
+	must.Eq(t, nvmltest.H200(0).UUID, s.GPUs[0].UUID)
+	must.Eq(t, "GPU is lost", s.GPUs[0].Error)
+	must.Eq(t, 8, s.GPUs[0].Slices.Reserved)
+}
+
 func TestSnapshot_UnknownStaysUnknown(t *testing.T) {
 	n := newNode(t)
 	c := n.reserve(t, 0, 8)
