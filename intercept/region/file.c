@@ -83,7 +83,7 @@ int region_open_query(const struct region *region, bool *gone) {
     *gone = fd >= 0;
     /* A program that called chroot does not find the path. */
     if (fd < 0)
-        fd = (int)syscall(SYS_fcntl, region->descriptor, F_DUPFD_CLOEXEC, 0);
+        fd = (int)syscall(SYS_fcntl, region->descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     /* A program without a free descriptor cannot open it. The descriptor that holds the own slot's lock reports all
      * other locks. */
     if (fd < 0)

@@ -22,7 +22,7 @@
 static int move_high(int fd) {
     int high = (int)call_fcntl(fd, F_DUPFD_CLOEXEC, HIGH_NUMBER); /* fails if RLIMIT_NOFILE is lower */
     if (high < 0)
-        return fd;
+        return call_off_streams(fd);
     call_close(fd);
     return high;
 }

@@ -6,6 +6,7 @@
 #ifndef TRANCHE_CALLS_H
 #define TRANCHE_CALLS_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,12 +15,23 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-static inline int call_open(const char *path, int flags) {
-    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, 0);
-}
-
 static inline int call_close(int descriptor) {
     return (int)syscall(SYS_close, descriptor);
+}
+
+/* Moves a descriptor away from the numbers of the standard streams: a program that has closed these may write to them all
+ * the same. -1 if there is no other number. */
+static inline int call_off_streams(int descriptor) {
+    if (descriptor < 0 || descriptor > STDERR_FILENO)
+        return descriptor;
+    int moved = (int)syscall(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+    call_close(descriptor);
+    errno = error;
+    return moved;
+}
+
+static inline int call_open(const char *path, int flags) {
+    return call_off_streams((int)syscall(SYS_openat, AT_FDCWD, path, flags, 0));
 }
 
 static inline ssize_t call_pread(int descriptor, void *bytes, size_t size, off_t offset) {

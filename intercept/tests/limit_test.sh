@@ -169,6 +169,8 @@ check "what boxes of a sparse array show" 0 "$(under a "$work/worker" tiles 2>&1
 
 check "what a child had that died, without a descriptor left" 0 "$(under a "$work/worker" spare 2>&1; echo $?)"
 
+check "without standard streams, whose numbers are not the library's" 0 "$(under a "$work/worker" streams)"
+
 # --- tables filled to their ends ---
 
 for scenario in exports imports blind pools "full $work/t/0000000c/usage"; do

@@ -15,6 +15,7 @@
  *   worker green                sets limits in green contexts whose primary ones were reset, of two GPUs
  *   worker former               has a former context's handle current, which another thread's context got
  *   worker tiles                maps memory into boxes of a sparse array, and unmaps it
+ *   worker streams              has closed its standard streams; says which of their numbers the library has
  *   worker spare                allocates what a child had that died, without a descriptor left
  *   worker pools N ROUNDS SEED   N processes at once allocate from memory pools at the limit, and free; none is killed
  *   worker borrow CLAIMS LABEL MIB  imports memory from a pool of a process of other claims, which ends; then as greedy
@@ -23,6 +24,7 @@
 #include "../driver/cuda_api.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -782,6 +784,31 @@ static int forked(void) {
     return result == CUDA_SUCCESS ? 0 : fail("the parent goes on", result);
 }
 
+/* Like a daemon. What it writes to the numbers of its streams must not reach the claim. The simulated driver takes one. */
+static int without_streams(void) {
+    CUcontext context;
+    CUdeviceptr address;
+    int said = fcntl(STDOUT_FILENO, F_DUPFD, 100);
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
+        close(stream);
+    CUresult result = cuInit(0);
+    if (result == CUDA_SUCCESS)
+        result = cuCtxCreate_v2(&context, 0, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuMemAlloc_v2(&address, MIB);
+    dprintf(said, "%d\n", result);
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++) {
+        char link[64], file[256];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", stream);
+        ssize_t length = readlink(link, file, sizeof file - 1);
+        file[length > 0 ? length : 0] = '\0';
+        if (strncmp(file, "socket:", 7) == 0 ||
+            strncmp(file, getenv("TRANCHE_REGIONS"), strlen(getenv("TRANCHE_REGIONS"))) == 0)
+            dprintf(said, "%d is %s\n", stream, file);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
     if (strcmp(mode, "campaign") == 0 && argc == 5)
@@ -794,6 +821,8 @@ int main(int argc, char **argv) {
         return init_at_once(atoi(argv[2]));
     if (strcmp(mode, "tiles") == 0)
         return map_tiles();
+    if (strcmp(mode, "streams") == 0)
+        return without_streams();
     if (strcmp(mode, "spare") == 0)
         return without_spare_descriptors();
     if (strcmp(mode, "green-pool") == 0)
