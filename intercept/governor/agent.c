@@ -1,6 +1,7 @@
 /*
  * The agent: a thread of the process that talks to the governor. It is started at the first cuInit, has all signals blocked,
- * and sleeps until there is a message, or until work may be done for which the governor waits.
+ * and sleeps until there is a message, or until work may be done for which the governor waits; a second at most, since the program
+ * may have closed its descriptors.
  */
 #include "driver/cuda_real.h"
 #include "governor/clock.h"
@@ -20,6 +21,7 @@
 #define STACK_BYTES ((size_t)256 << 10)
 #define JOIN_MOST_NS (250 * NS_PER_MS)
 #define END_MOST_NS (100 * NS_PER_MS)
+#define SLEEP_MOST_NS NS_PER_SECOND
 
 /*
  * glibc 2.34 gave these functions a new symbol version; see driver/real.c. Before it they are libpthread.so.0's, which a
@@ -53,7 +55,7 @@ static void say_tried(void) {
 
 /* Returns after how many ns to look again. */
 static uint64_t look(void) {
-    uint64_t next = UINT64_MAX, now = clock_now();
+    uint64_t next = SLEEP_MOST_NS, now = clock_now();
     atomic_store(&agent.calling, true);
     for (int gpu = 0; gpu < GOVERNOR_GPUS_MAX && !atomic_load(&agent.ended); gpu++) {
         uint64_t after = turn_look(gpu, now);
@@ -73,15 +75,13 @@ static void *run(void *unused) {
     prctl(PR_SET_NAME, "tranche");
     prctl(PR_SET_TIMERSLACK, 1UL);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    connections_watch();
     for (;;) {
         struct pollfd polled[CONNECTIONS_MAX + 1];
         connections_try(clock_now());
         say_tried();
-        uint64_t next = look();
-        struct timespec span = clock_span(next);
+        struct timespec span = clock_span(look());
         unsigned count = connections_poll(polled);
-        if (ppoll(polled, count, next == UINT64_MAX ? NULL : &span, NULL) > 0)
+        if (ppoll(polled, count, &span, NULL) > 0)
             connections_read(polled, count, turn_received);
     }
     return unused;

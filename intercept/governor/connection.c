@@ -19,13 +19,20 @@
 
 enum stage { ABSENT, GREETED, JOINED };
 
+/* A descriptor. The program may close it at any time and reuse its number. */
+struct own {
+    int number; /* 0: none */
+    dev_t device;
+    ino_t inode;
+};
+
 static struct {
     struct lock lock; /* a descriptor is not closed while another thread sends */
     unsigned count;
-    int inotify; /* 0: none */
+    struct own inotify;
     struct connection {
-        int socket; /* 0: none */
-        int gpu;    /* index in the page */
+        struct own socket;
+        int gpu; /* index in the page */
         bool visible;
         _Atomic enum stage stage;
         uint64_t next_try;
@@ -33,6 +40,34 @@ static struct {
         char directory[320];
     } each[CONNECTIONS_MAX];
 } connections;
+
+/* --- descriptors -------------------------------------------------------------------------------------------------- */
+
+/* The signal of ours, which is never sent: all files of the kind that inotify has share an inode. */
+#define MARK 64
+
+static struct own keep(int fd) {
+    struct stat status;
+    fd = call_off_streams(fd);
+    if (fd < 0 || !call_fstat(fd, &status))
+        return (struct own){0};
+    call_fcntl(fd, F_SETSIG, MARK);
+    return (struct own){.number = fd, .device = status.st_dev, .inode = status.st_ino};
+}
+
+static bool is_own(const struct own *descriptor) {
+    struct stat status;
+    return descriptor->number > 0 && call_fstat(descriptor->number, &status) && status.st_ino == descriptor->inode &&
+           status.st_dev == descriptor->device && call_fcntl(descriptor->number, F_GETSIG, 0) == MARK;
+}
+
+static void drop(struct own *descriptor) {
+    if (is_own(descriptor))
+        call_close(descriptor->number);
+    *descriptor = (struct own){0};
+}
+
+/* --- the claims --------------------------------------------------------------------------------------------------- */
 
 bool connections_start(struct process *process) {
     uint64_t visible = gpus_visible(process);
@@ -52,13 +87,34 @@ bool connections_start(struct process *process) {
     return connections.count > 0;
 }
 
-void connections_watch(void) {
-    int inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-    if (inotify < 0)
-        return; /* the slow retries remain */
+/* Watches the claims' directories for sockets. Without, the slow retries remain. */
+static void watch(void) {
+    connections.inotify = keep(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+    for (unsigned i = 0; i < connections.count && connections.inotify.number > 0; i++)
+        inotify_add_watch(connections.inotify.number, connections.each[i].directory,
+                          IN_CREATE | IN_MOVED_TO | IN_ATTRIB);
+}
+
+/* --- ends --------------------------------------------------------------------------------------------------------- */
+
+static bool any_is_joined(void) {
     for (unsigned i = 0; i < connections.count; i++)
-        inotify_add_watch(inotify, connections.each[i].directory, IN_CREATE | IN_MOVED_TO | IN_ATTRIB);
-    connections.inotify = inotify;
+        if (connections.each[i].stage == JOINED)
+            return true;
+    return false;
+}
+
+/* Opens the GPU's gate. Waiters of a page that others still use look again within their time-out. */
+static void end(struct connection *connection, uint64_t retry) {
+    lock_take(&connections.lock);
+    drop(&connection->socket);
+    lock_give(&connections.lock);
+    if (connection->stage == JOINED)
+        atomic_store(&passages[connection->gpu].joined, false);
+    connection->stage = ABSENT;
+    connection->next_try = retry;
+    if (!any_is_joined())
+        governor_page_unmap();
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
@@ -79,9 +135,10 @@ static bool connect_in(int socket, const char *directory) {
     return connected;
 }
 
-static bool send_bytes(int socket, const void *bytes, size_t size) {
+static bool send_bytes(const struct own *socket, const void *bytes, size_t size) {
     int error = errno;
-    bool sent = socket > 0 && syscall(SYS_sendto, socket, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) >= 0;
+    bool sent =
+        is_own(socket) && syscall(SYS_sendto, socket->number, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) >= 0;
     errno = error;
     return sent;
 }
@@ -94,7 +151,7 @@ static bool greet(const struct connection *connection) {
                     .value = {(uint64_t)syscall(SYS_getpid), (uint64_t)connection->gpu}},
     };
     memcpy(hello.uuid[0], connection->uuid, sizeof hello.uuid[0]);
-    return send_bytes(connection->socket, &hello,
+    return send_bytes(&connection->socket, &hello,
                       sizeof hello.message + (connection->visible ? sizeof hello.uuid[0] : 0));
 }
 
@@ -109,26 +166,28 @@ static bool has_another(const struct connection *connection) {
 }
 
 static void try_one(struct connection *connection) {
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
+    struct own fresh = keep(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fresh.number == 0)
         return;
-    if (!connect_in(fd, connection->directory)) {
-        close(fd);
+    if (!connect_in(fresh.number, connection->directory)) {
+        drop(&fresh);
         return;
     }
     lock_take(&connections.lock);
-    connection->socket = fd;
+    connection->socket = fresh;
     connection->stage = greet(connection) ? GREETED : ABSENT;
-    if (connection->stage == ABSENT) {
-        connection->socket = 0;
-        close(fd);
-    }
+    if (connection->stage == ABSENT)
+        drop(&connection->socket);
     lock_give(&connections.lock);
 }
 
 void connections_try(uint64_t now) {
+    if (!is_own(&connections.inotify))
+        watch();
     for (unsigned i = 0; i < connections.count; i++) {
         struct connection *connection = &connections.each[i];
+        if (connection->stage != ABSENT && !is_own(&connection->socket))
+            end(connection, now);
         if (connection->stage != ABSENT || connection->next_try > now || has_another(connection))
             continue;
         connection->next_try = now + RETRY_NS;
@@ -151,29 +210,6 @@ uint64_t connections_next_try(void) {
             next = connection->next_try;
     }
     return next;
-}
-
-/* --- ends --------------------------------------------------------------------------------------------------------- */
-
-static bool any_is_joined(void) {
-    for (unsigned i = 0; i < connections.count; i++)
-        if (connections.each[i].stage == JOINED)
-            return true;
-    return false;
-}
-
-/* Opens the GPU's gate. Waiters of a page that others still use look again within their time-out. */
-static void end(struct connection *connection, uint64_t retry) {
-    lock_take(&connections.lock);
-    close(connection->socket);
-    connection->socket = 0;
-    lock_give(&connections.lock);
-    if (connection->stage == JOINED)
-        atomic_store(&passages[connection->gpu].joined, false);
-    connection->stage = ABSENT;
-    connection->next_try = retry;
-    if (!any_is_joined())
-        governor_page_unmap();
 }
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
@@ -215,7 +251,7 @@ static bool welcome(struct connection *connection, const struct packet *packet) 
 static bool read_one(struct connection *connection, void (*received)(const struct governor_message *)) {
     struct packet packet;
     ssize_t size;
-    bool good = receive(connection->socket, &packet, &size);
+    bool good = receive(connection->socket.number, &packet, &size);
     uint64_t retry = clock_now() + RETRY_NS;
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
@@ -236,17 +272,17 @@ static bool read_one(struct connection *connection, void (*received)(const struc
 
 unsigned connections_poll(struct pollfd polled[static CONNECTIONS_MAX + 1]) {
     unsigned count = 0;
-    if (connections.inotify > 0)
-        polled[count++] = (struct pollfd){.fd = connections.inotify, .events = POLLIN};
+    if (connections.inotify.number > 0)
+        polled[count++] = (struct pollfd){.fd = connections.inotify.number, .events = POLLIN};
     for (unsigned i = 0; i < connections.count; i++)
-        if (connections.each[i].socket > 0)
-            polled[count++] = (struct pollfd){.fd = connections.each[i].socket, .events = POLLIN};
+        if (connections.each[i].socket.number > 0)
+            polled[count++] = (struct pollfd){.fd = connections.each[i].socket.number, .events = POLLIN};
     return count;
 }
 
 static void read_watch(void) {
     _Alignas(struct inotify_event) char events[4096];
-    while (syscall(SYS_read, connections.inotify, events, sizeof events) > 0) {
+    while (is_own(&connections.inotify) && syscall(SYS_read, connections.inotify.number, events, sizeof events) > 0) {
     }
     for (unsigned i = 0; i < connections.count; i++)
         connections.each[i].next_try = 0;
@@ -256,11 +292,11 @@ void connections_read(const struct pollfd *polled, unsigned count, void (*receiv
     for (unsigned at = 0; at < count; at++) {
         if (polled[at].revents == 0)
             continue;
-        if (polled[at].fd == connections.inotify)
+        if (polled[at].fd == connections.inotify.number)
             read_watch();
         for (unsigned i = 0; i < connections.count; i++)
-            if (connections.each[i].socket == polled[at].fd)
-                while (read_one(&connections.each[i], received)) {
+            if (connections.each[i].socket.number == polled[at].fd)
+                while (is_own(&connections.each[i].socket) && read_one(&connections.each[i], received)) {
                 }
     }
 }
@@ -271,7 +307,7 @@ bool connection_send(struct governor_message message) {
     lock_take(&connections.lock);
     for (unsigned i = 0; i < connections.count; i++)
         if ((uint32_t)connections.each[i].gpu == message.gpu && connections.each[i].stage == JOINED)
-            sent = send_bytes(connections.each[i].socket, &message, sizeof message);
+            sent = send_bytes(&connections.each[i].socket, &message, sizeof message);
     lock_give(&connections.lock);
     return sent;
 }
@@ -284,9 +320,7 @@ void connections_bye(void) {
 
 void connections_forked(void) {
     for (unsigned i = 0; i < connections.count; i++)
-        if (connections.each[i].socket > 0)
-            close(connections.each[i].socket);
-    if (connections.inotify > 0)
-        close(connections.inotify);
+        drop(&connections.each[i].socket);
+    drop(&connections.inotify);
     memset(&connections, 0, sizeof connections);
 }

@@ -17,10 +17,7 @@
 /* Finds the claims. Returns whether there is any that could be governed. To be called before the agent's thread starts. */
 bool connections_start(struct process *process);
 
-/* Watches the claims' directories for sockets. */
-void connections_watch(void);
-
-/* Connects to the sockets that there are. */
+/* Connects to the sockets that there are, anew where the program has closed a connection's descriptor. */
 void connections_try(uint64_t now);
 
 /* Whether a governor has been sent a HELLO and has not answered yet. */

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -565,6 +566,43 @@ static void test_the_parents_end_is_seen(void) {
     close(pipes[1]);
 }
 
+/* Closes all descriptors and has sockets of its own at their numbers. Returns how many of these anybody else used. */
+static int disturbed_sockets(void) {
+    enum { PAIRS = 16 };
+    int ends[PAIRS][2], disturbed = 0;
+    for (int fd = 3; fd < 4096; fd++)
+        close(fd);
+    for (int pair = 0; pair < PAIRS; pair++)
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends[pair]) != 0 || write(ends[pair][0], "own", 3) != 3 ||
+            write(ends[pair][1], "own", 3) != 3)
+            return -1;
+    launch(NULL, 1000);
+    await_joined(1);
+    for (int end = 0; end < 2 * PAIRS; end++) {
+        char bytes[256];
+        disturbed += recv(ends[end / 2][end % 2], bytes, sizeof bytes, MSG_DONTWAIT) != 3;
+    }
+    return disturbed;
+}
+
+static void test_joins_anew_when_the_program_closes_its_descriptors(void) {
+    int status;
+    make_claims();
+    double_set(0, GATE_CLOSED, 1);
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(300);
+        start_program();
+        await_joined(1);
+        _exit(disturbed_sockets());
+    }
+    double_await(GOVERNOR_HELLO);
+    double_await(GOVERNOR_HELLO);
+    double_grant(0, 2);
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0, "sockets of the program were used: %#x", (unsigned)status);
+}
+
 static void client(enum gate_state state) {
     start_program();
     await_joined(1);
@@ -692,6 +730,7 @@ int main(int argc, char **argv) {
     RUN(test_says_how_long_nothing_was_outstanding);
     RUN(test_fork);
     RUN(test_the_parents_end_is_seen);
+    RUN(test_joins_anew_when_the_program_closes_its_descriptors);
     RUN(test_killed_in_each_state);
     RUN(test_says_bye);
     RUN(test_turns_of_busy_threads);
