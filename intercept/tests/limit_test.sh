@@ -159,6 +159,8 @@ check "and the library says nothing" "" "$(cat "$work/said")"
 
 check "refused from a pool in the stream of another GPU" 0 "$(under b "$work/worker" elsewhere 2>&1; echo $?)"
 
+check "what a green context costs" 0 "$(under a "$work/worker" green-cost 2>&1; echo $?)"
+
 check "limits of green contexts of two GPUs, after resets" 0 "$(under b "$work/worker" green 2>&1; echo $?)"
 
 check "a pool's memory after its last green context" 0 "$(under a "$work/worker" green-pool 2>&1; echo $?)"

@@ -1100,14 +1100,18 @@ static void call_and_wait(void) {
     pthread_join(thread, NULL);
 }
 
+/* In the primary context that any_calls retains and releases, for which the context's gate is closed. */
 static void test_no_lock_during_a_launch(void) {
+    CUcontext primary = NULL;
     with_context(LIMIT);
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS, "retained");
+    fake_cuCtxSetCurrent(primary);
     spare = exec_of(MIB);
     CUgraphExec exec = exec_of(64 * MIB);
     fake_orders.in_launch = call_and_wait;
     CHECK(cuGraphLaunch(exec, NULL) == CUDA_SUCCESS && calls == 2, "called %u times", calls);
-    CHECK(used() == fake_physical(0), "used %llu of %llu", (unsigned long long)used(),
-          (unsigned long long)fake_physical(0));
+    CHECK(used() == fake_physical(1), "used %llu of %llu", (unsigned long long)used(),
+          (unsigned long long)fake_physical(1));
     CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS && cuGraphExecDestroy(spare) == CUDA_SUCCESS, "destroyed");
 }
 

@@ -12,6 +12,7 @@
  *   worker advise               advises managed memory to a GPU with a claim, and to one without
  *   worker own                  prefetches and advises memory of malloc to a GPU; prints what the call returned
  *   worker elsewhere            is refused memory of one GPU's pool in the other one's stream, on a full GPU
+ *   worker green-cost           makes a green context beside the primary one
  *   worker green                sets limits in green contexts whose primary ones were reset, of two GPUs
  *   worker former               has a former context's handle current, which another thread's context got
  *   worker tiles                maps memory into boxes of a sparse array, and unmaps it
@@ -363,6 +364,23 @@ static bool make_green(CUdevice device, CUgreenCtx *green, CUcontext *view) {
            cuDevResourceGenerateDesc(&described, &resource, 1) == CUDA_SUCCESS &&
            cuGreenCtxCreate(green, described, device, GREEN_DEFAULT_STREAM) == CUDA_SUCCESS &&
            cuCtxFromGreenCtx(view, *green) == CUDA_SUCCESS;
+}
+
+/* It costs at least what the simulator takes for one, and no more than a whole context; all of it comes back. */
+static int green_cost(void) {
+    CUgreenCtx green;
+    CUcontext view;
+    if (cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS)
+        return fail("a primary context", CUDA_SUCCESS);
+    size_t before = free_now(primary);
+    if (!make_green(0, &green, &view))
+        return fail("a green context", CUDA_SUCCESS);
+    size_t cost = before - free_now(primary);
+    CUresult result = cuGreenCtxDestroy(green);
+    if (cost >= 16 * MIB && cost <= 64 * MIB && result == CUDA_SUCCESS && free_now(primary) == before)
+        return 0;
+    fprintf(stderr, "worker: it cost %zu MiB\n", cost / MIB);
+    return fail("a green context's cost", result);
 }
 
 /* A green context of a device, whose primary one is reset then. */
@@ -848,6 +866,8 @@ int main(int argc, char **argv) {
         return own_memory();
     if (strcmp(mode, "green") == 0)
         return green_limits();
+    if (strcmp(mode, "green-cost") == 0)
+        return green_cost();
     if (strcmp(mode, "elsewhere") == 0)
         return refused_elsewhere();
     if (strcmp(mode, "reset") == 0 && argc == 3)
