@@ -160,6 +160,23 @@ func TestJoin_Refused(t *testing.T) {
 	})
 }
 
+func TestFlood(t *testing.T) {
+	t.Run("connections", func(t *testing.T) {
+		c := newRig(t).claim(500)
+		for range mostConns {
+			dial(t, c)
+		}
+		must.True(t, dial(t, c).ended())
+	})
+	t.Run("messages", func(t *testing.T) {
+		c, sent := conn{}, 0
+		for sent < 10*mostMessages && c.count() == nil { // some may be of another second
+			sent++
+		}
+		must.Between(t, mostMessages, sent, 10*mostMessages-1)
+	})
+}
+
 // A process whose gate closes sees a governor that lives, or the gate would be open to it.
 func TestWrite_TheHeartbeatIsFreshBeforeAGateCloses(t *testing.T) {
 	pages, err := page.New()
