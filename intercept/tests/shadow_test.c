@@ -345,6 +345,17 @@ static void test_neighbours_during_a_load(void) {
     CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS && used() == 100 * MIB, "a kernel");
 }
 
+/* The variables of a module that was unloaded unseen count until the driver uses its handle again. */
+static void test_module_with_a_former_handle(void) {
+    CUmodule module, next;
+    with_context(LIMIT);
+    CHECK(cuModuleLoadData(&module, variables) == CUDA_SUCCESS && used() == 110 * MIB, "loaded");
+    REAL(cuModuleUnload)(module);
+    CHECK(cuModuleLoadData(&next, variables) == CUDA_SUCCESS && next == module && used() == 110 * MIB, "again: %llu",
+          (unsigned long long)used());
+    CHECK(cuModuleUnload(next) == CUDA_SUCCESS && used() == 100 * MIB, "unloaded: %llu", (unsigned long long)used());
+}
+
 static CUresult get_variable(CUmodule module, const char *name, uint64_t bytes) {
     CUdeviceptr address = 1;
     size_t size;
@@ -1541,6 +1552,7 @@ int main(int argc, char **argv) {
     RUN(test_kernels_that_do_not_fit_everywhere);
     RUN(test_two_at_one_address);
     RUN(test_neighbours_during_a_load);
+    RUN(test_module_with_a_former_handle);
     RUN(test_variables_of_unread_modules);
     RUN(test_variables_of_unread_libraries);
     RUN(test_variables_of_half_hidden_images);
