@@ -38,16 +38,15 @@ func (a *app) agentCommand() *cobra.Command {
 	var o agentOptions
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Serve metrics and pages about this node's GPUs and claims, and account their usage",
-		Long: `Serve metrics and pages about this node's GPUs and claims, and account their usage.
+		Short: "Serve metrics and web pages about this node's GPUs and claims, and account their usage",
+		Long: `Serve metrics and web pages about this node's GPUs and claims, and account their usage. Run it as root, since the ledger
+belongs to root.
 
-The agent reads the ledger, the regions and NVML, and changes no claim. Prometheus finds its metrics at /metrics, and a
-browser its pages at /. On other addresses than this machine's own it wants TLS, which --web-config sets up.
+The agent reads the ledger, the regions and NVML, and changes no claim. It serves metrics for Prometheus at /metrics, and
+pages at /. On addresses other than this machine's own it requires TLS, which --web-config configures.
 
-The table [idle] of the configuration file says whether claims that are idle for long are only shown, warned of, or stopped
-through Nomad's API, whose address and token are nomad_address and nomad_token_file there.
-
-The ledger is for root alone, so the agent runs as root.`,
+The table [idle] of the configuration file sets what happens to idle claims: nothing, a report, a warning, or a stop
+through Nomad's API, with nomad_address and nomad_token_file of that file.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.agent(cmd.Context(), o) },
 	}
@@ -126,8 +125,8 @@ func (o *agentOptions) pages(version string) (page.Options, error) {
 func (o *agentOptions) addServing(cmd *cobra.Command, address string) {
 	cmd.Flags().StringVar(&o.Listen, "listen", address, "`address` to listen on: HOST:PORT or unix:PATH")
 	cmd.Flags().StringVar(&o.WebConfig, "web-config", "", "`file` with TLS and passwords, in the format of Prometheus's exporters")
-	cmd.Flags().StringSliceVar(&o.Hosts, "host", nil, "further host `name` by which browsers may call the agent (repeatable)")
-	cmd.Flags().StringVar(&o.nomadUI, "nomad-ui", "", "`address` of Nomad, to which the pages link jobs and allocations")
+	cmd.Flags().StringSliceVar(&o.Hosts, "host", nil, "additional host `name` by which browsers may reach the server (repeatable)")
+	cmd.Flags().StringVar(&o.nomadUI, "nomad-ui", "", "`address` of Nomad's web UI, for links to jobs and allocations")
 	addLogLevel(cmd, &o.logLevel)
 }
 

@@ -42,14 +42,14 @@ func (a *app) cdiGenerateCommand() *cobra.Command {
 		Use:   "generate",
 		Short: "Write the CDI specification of the devices tranche.dev/slice=…",
 		Long: `Write the CDI specification of the devices tranche.dev/slice=…, one for each multiple of a slice that fits on the
-largest GPU of this node. A container with the device tranche.dev/slice=8GiB asks for 8 GiB.
+largest GPU of this node. A container with the device tranche.dev/slice=8GiB requests 8 GiB.
 
-The directory /var/run/cdi is empty after a boot, so run this at each.`,
+Run this at each boot, which empties /var/run/cdi.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.generateCDI(cmd.Context(), o) },
 	}
 	cmd.Flags().StringVar(&o.driverRoot, "driver-root", runtime.DefaultDriverRoot,
-		"directory `tree` in which the GPU driver's libraries are found")
+		"directory `tree` with the GPU driver's libraries")
 	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
 		"`size` of a slice")
 	cmd.Flags().StringVar(&o.output, "output", filepath.Join(defaultCDIDir, request.CDISpecFile),

@@ -98,7 +98,7 @@ func (a *app) main(args []string) int {
 func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tranche",
-		Short:         "Fractions of GPUs: run a program under a limit, and see who holds what",
+		Short:         "Share GPUs: run programs under a memory limit, and show GPUs and claims",
 		Version:       a.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -147,7 +147,7 @@ type place struct {
 
 func (p *place) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.driverRoot, "driver-root", runtime.DefaultDriverRoot,
-		"directory `tree` in which the GPU driver's libraries are found")
+		"directory `tree` with the GPU driver's libraries")
 	cmd.Flags().StringVar(&p.stateDir, "state-dir", claim.DefaultStateDir, "`directory` of the ledger")
 	cmd.Flags().StringVar(&p.runDir, "run-dir", claim.DefaultRunDir, "`directory` of the regions")
 }
@@ -156,7 +156,7 @@ const defaultSliceMemory = "1GiB"
 
 // addSliceMemory adds the flag for the size of a slice where neither the device plugin nor a claim says it.
 func addSliceMemory(cmd *cobra.Command, value *string) {
-	cmd.Flags().StringVar(value, "slice-memory", defaultSliceMemory, "`size` of a slice as the device plugin has it, for GPUs of which that is not known")
+	cmd.Flags().StringVar(value, "slice-memory", defaultSliceMemory, "`size` of a slice, for GPUs for which neither the device plugin nor a claim states it")
 }
 
 // stated is the value of a flag that may be left out and may not be empty: `--share "$SHARE"` in a script in which the variable

@@ -21,8 +21,8 @@ import (
 type computeFlags struct{ share, max, priority stated }
 
 func (f *computeFlags) addFlags(cmd *cobra.Command) {
-	cmd.Flags().Var(&f.share, "share", "`percent` of the GPU's time while others want it, too")
-	cmd.Flags().Var(&f.max, "max", "`percent` of the GPU's time that is the most, also while nobody else wants it")
+	cmd.Flags().Var(&f.share, "share", "`percent` of the GPU's time while other claims want it")
+	cmd.Flags().Var(&f.max, "max", "the most `percent` of the GPU's time, also while no other claim wants it")
 	cmd.Flags().Var(&f.priority, "priority", "`class`: high, normal or best-effort")
 }
 

@@ -11,7 +11,7 @@ import (
 
 // addLogLevel adds the flag for what daemonLogger takes.
 func addLogLevel(cmd *cobra.Command, level *string) {
-	cmd.Flags().StringVar(level, "log-level", "info", "least `level` of messages: "+logLevels)
+	cmd.Flags().StringVar(level, "log-level", "info", "minimum `level` of log messages: "+logLevels)
 }
 
 const logLevels = "trace, debug, info, warn or error"

@@ -26,17 +26,17 @@ func (a *app) doctorCommand() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this node from end to end, and say how to mend what is wrong",
-		Long: `Check this node from end to end: kernel, cgroups, driver, CDI, runtimes, shadow libraries,
-versions, engines, Nomad, ledger.
+		Short: "Check this node, and print a remedy for each fault",
+		Long: `Check this node, and print a remedy for each fault: kernel, cgroups, driver, CDI, runtimes, shadow libraries, versions,
+engines, Nomad and the ledger. Run it as root. It changes nothing.
 
-It only looks. The exit status is 1 where something is at fault; warnings do not count. It wants to run as root.`,
+The exit status is 1 if there is a fault; warnings do not count.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context(), o) },
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
 	cmd.Flags().StringVar(&o.config, "config", "", "configuration `file` of Tranche (default "+a.configFile+", or what TRANCHE_CONFIG names)")
-	cmd.Flags().StringVar(&o.runtimePath, "runtime-path", "", "where tranche-runtime is (default where tranche install put it, else "+
+	cmd.Flags().StringVar(&o.runtimePath, "runtime-path", "", "`path` of tranche-runtime (default that of tranche install, else "+
 		install.RuntimePath(install.DefaultPrefix)+")")
 	return cmd
 }

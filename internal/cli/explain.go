@@ -42,17 +42,16 @@ func (a *app) explainCommand() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
 		Use:   "explain JOBSPEC|JOB",
-		Short: "Say whether a job of Nomad gets its part of a GPU, and what it waits for",
-		Long: `Say whether a job of Nomad gets its part of a GPU, and what it waits for: a job that Nomad has, or a jobspec that was
-not run yet. Nomad's scheduler decides, by a plan that changes nothing; below it is how much of each GPU is free, and who has
-the rest.
+		Short: "Explain why a Nomad job waits for GPUs",
+		Long: `Explain why a Nomad job, or the job of a jobspec, waits for GPUs: the answer of Nomad's scheduler to a plan of the job,
+which changes nothing, how much of each GPU is free, and which jobs have the rest.
 
-Where Nomad is, and a token, are in the environment as for the command nomad: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_CACERT, … The
+The environment names the server and a token, as for the command nomad: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_CACERT, … The
 token needs the capabilities submit-job and read-job in the job's namespace, and node:read. What allocations have that it may
 not see is counted from the nodes' statistics, without their names.
 
-The exit code is 0 if all of the job runs or fits now, 2 if a group waits, 3 if one never gets a place on the nodes as they
-are, and 1 if that is not known.`,
+The exit status is 0 if all of the job runs or fits now, 2 if a group waits, 3 if a group can never be placed on the
+current nodes, and 1 if that is unknown.`,
 		Example: `  tranche explain train.nomad.hcl
   tranche explain --var image=registry.example.com/train:v3 train.nomad.hcl
   tranche explain --namespace research train`,

@@ -18,15 +18,15 @@ func (a *app) fleetCommand() *cobra.Command {
 	var o agentOptions
 	cmd := &cobra.Command{
 		Use:   "fleet",
-		Short: "Serve pages about the GPUs of all nodes, from Nomad's API",
-		Long: `Serve pages about the GPUs of all nodes, from Nomad's API.
+		Short: "Serve web pages about the GPUs of all nodes, from Nomad's API",
+		Long: `Serve web pages about the GPUs of all nodes, from Nomad's API.
 
-Where Nomad is, is in the environment as for the command nomad: NOMAD_ADDR, NOMAD_CACERT, NOMAD_CLIENT_CERT, … A token there is
-not used: who views the pages signs in with a token of Nomad's, and sees what that token may read. It needs node:read, and
-read-job in the namespaces whose jobs it is to show.
+The environment names the Nomad server, as for the command nomad: NOMAD_ADDR, NOMAD_CACERT, NOMAD_CLIENT_CERT, …
+NOMAD_TOKEN is not used. Viewers sign in with a Nomad token, which needs node:read, and read-job in the namespaces whose
+jobs they may see.
 
-It needs no rights on its node, and no port on others. On other addresses than this machine's own it wants TLS, which
---web-config sets up.`,
+The command needs no rights on its node, and no port on others. On addresses other than this machine's own it requires
+TLS, which --web-config configures.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.fleet(cmd.Context(), o) },
 	}

@@ -23,12 +23,11 @@ func (a *app) governorCommand() *cobra.Command {
 	var o governorOptions
 	cmd := &cobra.Command{
 		Use:   "governor",
-		Short: "Give claims with a share of compute their turns on the GPUs",
-		Long: `Give claims with a share of compute their turns on the GPUs.
+		Short: "Grant turns on the GPUs to claims with compute shares",
+		Long: `Grant turns on the GPUs to claims with compute shares.
 
-One governor runs on a node. The device plugin starts it when a GPU has compute = "shares", unless systemd or somebody
-else has. Without a governor, programs compute as they like; a governor that is started while they run takes over
-within a second.`,
+One governor runs on a node. The device plugin starts it when a GPU has compute = "shares", unless it runs already, for
+example by systemd. Without a governor shares do not hold. A governor that starts later takes over within a second.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.govern(cmd.Context(), o) },
 	}

@@ -32,14 +32,15 @@ func (a *app) installCommand() *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
 		Use:   "install [containerd|docker|podman|nomad]...",
-		Short: "Put Tranche on this node, and make container engines know its runtime",
-		Long: `Put Tranche on this node, and make container engines know its runtime.
+		Short: "Install Tranche on this node, and configure container engines and Nomad",
+		Long: `Install Tranche on this node, and configure container engines and Nomad.
 
-With --from, the programs and shadow libraries are copied from a build folder first; where they come from a package, Nomad's
-plugin directory gets links to its plugins. For each engine that is named, its
-configuration gets a runtime called "tranche"; whatever else is in the file stays, and a copy of the file as it was is
-kept beside it. Doing it again changes nothing. No engine is restarted unless --restart says so,
-and then only one whose configuration or plugins have changed.`,
+With --from, it first copies the programs and shadow libraries from a build folder. It adds a runtime "tranche" to the
+configuration of each named engine, keeps everything else in the file, and leaves a copy of the original beside it. For
+Nomad it also copies the plugins to the plugin directory, or links those of a package.
+
+Running it again changes nothing. Engines are restarted only with --restart, and only if their configuration or plugins
+have changed.`,
 		ValidArgs: engineNames,
 		Args:      withUsage(cobra.OnlyValidArgs),
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.install(cmd.Context(), engines, o) },
@@ -47,7 +48,7 @@ and then only one whose configuration or plugins have changed.`,
 	o.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.from, "from", "", "build `folder` to copy the programs and shadow libraries from")
-	f.StringVar(&o.prefix, "prefix", install.DefaultPrefix, "`directory` whose bin and lib/tranche get them")
+	f.StringVar(&o.prefix, "prefix", install.DefaultPrefix, "`directory` whose bin and lib/tranche they go to")
 	f.StringVar(&o.RuntimePath, "runtime-path", "", "the tranche-runtime that engines call (default PREFIX/bin/tranche-runtime)")
 	f.BoolVar(&o.SetDefault, "set-default", false, "make it the runtime of containers that name none")
 	f.StringVar(&o.PluginDir, "plugin-dir", "", "Nomad's plugin `directory` (default what its configuration says)")
@@ -58,28 +59,28 @@ func (a *app) uninstallCommand() *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
 		Use:   "uninstall [containerd|docker|podman|nomad]...",
-		Short: "Take back what tranche install did",
-		Long: `Take back what tranche install did, and nothing else, also where the files were edited since then.
+		Short: "Undo what tranche install did",
+		Long: `Undo what tranche install did, and nothing else, even if the files were edited since then.
 
-With --files, the programs and shadow libraries go, too, once no engine is configured to use them. With --all, everything
-that was installed goes. Both refuse while a container with a claim runs. The ledger stays.`,
+--files also removes the programs and shadow libraries, if no engine is configured to use them. --all removes everything
+that was installed. Both fail while a container with a claim runs. The ledger stays.`,
 		ValidArgs: engineNames,
 		Args:      withUsage(cobra.OnlyValidArgs),
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.uninstall(cmd.Context(), engines, o) },
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.prefix, "prefix", "", "refuse unless this is the `directory` that was installed below (default any)")
-	cmd.Flags().BoolVar(&o.files, "files", false, "remove the programs and shadow libraries, too")
-	cmd.Flags().BoolVar(&o.all, "all", false, "all engines that were configured, and --files")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "go on although something still depends on the runtime")
+	cmd.Flags().StringVar(&o.prefix, "prefix", "", "fail unless this is the installation's `directory` (default any)")
+	cmd.Flags().BoolVar(&o.files, "files", false, "also remove the programs and shadow libraries")
+	cmd.Flags().BoolVar(&o.all, "all", false, "all configured engines, and --files")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "continue even if something still depends on the runtime")
 	cmd.Flags().StringVar(&o.runDir, "run-dir", claim.DefaultRunDir, "`directory` of the regions")
 	return cmd
 }
 
 func (o *installOptions) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.ConfigFile, "config", "", "the engine's configuration `file`, where it is not the usual one")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be changed, and change nothing")
-	cmd.Flags().BoolVar(&o.restart, "restart", false, "have the engines read their configuration again, and Nomad start plugins that were replaced")
+	cmd.Flags().StringVar(&o.ConfigFile, "config", "", "the engine's configuration `file`, if it is not the default")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show the changes without making them")
+	cmd.Flags().BoolVar(&o.restart, "restart", false, "make engines read their configuration, and Nomad start replaced plugins")
 	cmd.Flags().StringVar(&o.stateDir, "state-dir", claim.DefaultStateDir, "`directory` of the ledger and of what was installed")
 }
 

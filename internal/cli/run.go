@@ -38,18 +38,18 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a program under a limit of GPU memory, without a container",
 		Long: `Run a program under a limit of GPU memory, without a container.
 
-The program sees one GPU that is as large as the limit, and so does everything that it starts; together they get no
-more. With --host-memory, what cuMemAlloc no longer gets of the GPU becomes managed memory that lives on the host, up to
-that second limit: the program goes on, and is slower where it uses that memory.
+The program and its children see one GPU with as much memory as the limit, which applies to all of them together. With
+--host-memory, cuMemAlloc returns managed memory on the host when the limit is reached, up to this second limit. The
+program is slower where it uses that memory.
 
-The exit code is the program's, or 128 + n if signal n ended it; 125 means that Tranche could not prepare the
-run, 126 and 127 that the program cannot be run or was not found.
+The exit status is that of the program, or 128 + n if signal n ended it. It is 125 if Tranche could not prepare the run,
+126 if the program cannot be run, and 127 if it was not found.
 
 With --share, --max or --priority it also has a part of the GPU's time and computes in turns with the other claims there: see
 docs/compute.md. This needs root, and a governor.
 
-The limit holds for programs that load the GPU driver in the usual ways. It is no wall against one that means to get
-around it: a program can clear its own environment.`,
+The limit applies to programs that load the GPU driver in the usual ways. It is not a security boundary: a program can
+clear its environment.`,
 		Example: `  tranche run --memory 8GiB -- python3 train.py
   tranche run --memory 512MiB --gpu 1 -- ./a.out
   tranche run --memory 8GiB --host-memory 16GiB -- python3 train.py

@@ -25,23 +25,22 @@ func (a *app) topCommand() *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show GPUs and claims in the terminal, updated all the time",
-		Long: `Show GPUs and claims in the terminal, updated all the time.
+		Short: "Show GPUs and claims in the terminal, updated continuously",
+		Long: `Show GPUs and claims in the terminal, updated continuously. Run it as root, since the ledger belongs to root.
 
-Keys: q quits, s sorts by the next column (S by the one before), / filters, Esc removes the filter, the space bar pauses, and the
-arrows scroll. A value that is unknown is shown as "-".
+Keys: s and S sort by the next and the previous column, / filters, Esc removes the filter, the space bar pauses, the arrows
+scroll, and q quits. Unknown values are shown as "-".
 
-With --once the state is printed as text, with --json as a line of JSON at each interval; --once --json prints one line. With
---once the exit status is 1 where the ledger or the GPUs cannot be read.
-The ledger is for root alone, so this wants to run as root.`,
+--once prints the state as text. --json prints a line of JSON at each interval, and one line with --once. With --once the
+exit status is 1 if the ledger or the GPUs cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), o) },
 	}
 	o.addFlags(cmd)
 	cmd.Flags().DurationVar(&o.Interval, "interval", 2*time.Second, "`time` between two updates")
 	cmd.Flags().StringVar(&o.Sort, "sort", "gpu", "`order` of the claims: gpu, used, peak, limit, busy, refused or name")
-	cmd.Flags().StringVar(&o.Filter, "filter", "", "show only claims in whose row this `text` occurs")
-	cmd.Flags().BoolVar(&o.once, "once", false, "print the state once, and end")
+	cmd.Flags().StringVar(&o.Filter, "filter", "", "show only claims with this `text` in their row")
+	cmd.Flags().BoolVar(&o.once, "once", false, "print the state once and exit")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
 	addSliceMemory(cmd, &o.sliceMemory)
 	return cmd

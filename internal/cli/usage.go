@@ -38,13 +38,13 @@ func (a *app) usageCommand() *cobra.Command {
 	var o usageOptions
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Show what jobs, namespaces, GPUs or nodes had reserved and used, by the hour",
-		Long: `Show what jobs, namespaces, GPUs or nodes had reserved and used.
+		Short: "Report what jobs, namespaces, GPUs or nodes reserved and used, by the hour",
+		Long: `Report what jobs, namespaces, GPUs or nodes reserved and used.
 
-What is billed is what was reserved: GiB of memory times hours, and parts of GPUs times hours. What was used is advice.
-Times are UTC, and whole hours. The times from which something is not known are listed below the table.
+Reservations are billed: GiB of memory times hours, and parts of GPUs times hours. Times are whole hours in UTC. Gaps in
+the records are listed below the table.
 
-Where the configuration file names a database that nodes share, the report is about all of them.`,
+If the configuration file names a database that nodes share, the report covers all of them.`,
 		Example: `  tranche usage --from 2026-11-01 --to 2026-12-01
   tranche usage --by namespace --format csv > november.csv
   tranche usage --schema | psql --dbname tranche`,
@@ -58,11 +58,11 @@ Where the configuration file names a database that nodes share, the report is ab
 			return a.usage(cmd.Context(), o)
 		},
 	}
-	cmd.Flags().StringVar(&o.by, "by", string(bill.ByJob), "what there is a row for: `job`, namespace, gpu or node")
-	cmd.Flags().StringVar(&o.node, "node", "", "`name` of the only node that is reported")
+	cmd.Flags().StringVar(&o.by, "by", string(bill.ByJob), "one row for each `job`, namespace, gpu or node")
+	cmd.Flags().StringVar(&o.node, "node", "", "report only the node of this `name`")
 	cmd.Flags().Var(&o.from, "from", "first hour, as a `time` such as 2026-11-01 or 2026-11-01T15:00 (default: this month)")
 	cmd.Flags().Var(&o.to, "to", "`time` of the hour after the last (default: now)")
-	cmd.Flags().StringVar(&o.format, "format", formatTable, "`format`: table, csv, json or focus (FOCUS 1.2, needs prices)")
+	cmd.Flags().StringVar(&o.format, "format", formatTable, "`format`: table, csv, json or focus (FOCUS 1.2, requires prices)")
 	cmd.Flags().BoolVar(&o.schema, "schema", false, "print the statements that create the tables in a PostgreSQL database")
 	o.addFlags(cmd)
 	return cmd
