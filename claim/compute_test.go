@@ -55,7 +55,7 @@ func TestCompute_Refused(t *testing.T) {
 		"max below share": {governed(ModeSlice, Compute{Share: 300, Max: 299, Class: ClassNormal}, slicesOf(0, 0)...), "ceiling of compute must be from the share, 300"},
 		"no class":        {governed(ModeSlice, Compute{Share: 300, Max: 300}, slicesOf(0, 0)...), "no priority"},
 		"unknown class":   {governed(ModeSlice, Compute{Share: 300, Max: 300, Class: "urgent"}, slicesOf(0, 0)...), `"urgent" is no priority; there are high, normal and best-effort`},
-		"MPS":             {governed(ModeMPS, third, slicesOf(0, 0)...), "goes with modes slice and timeslice only, got mode mps"},
+		"MPS":             {governed(ModeMPS, third, slicesOf(0, 0)...), "requires mode slice or timeslice, got mode mps"},
 		"the whole GPU":   {governed(ModeExclusive, third, testGPU.UUID), "got mode exclusive"},
 	} {
 		t.Run(name, func(t *testing.T) {

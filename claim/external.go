@@ -46,7 +46,7 @@ func (l *Ledger) sweepExternal(snap *snapshot, r *record) (removed bool) {
 		l.logger.Info("removing a claim whose container is gone", "claim", r.ID, "container", r.Container.ID)
 	}
 	if err := l.remove(snap, r); err != nil {
-		l.logger.Warn("a claim that nobody comes back for could not be removed; trying again later", "claim", r.ID, "error", err)
+		l.logger.Warn("cannot remove an abandoned claim; trying again later", "claim", r.ID, "error", err)
 		return false
 	}
 	return true

@@ -93,15 +93,15 @@ func (c *Claim) checkMode() error {
 	}
 	switch whole := mode == ModeExclusive || mode == ModeTimeslice; {
 	case (mode == ModeMIG) != (c.MIG != nil):
-		return fmt.Errorf("a MIG instance goes with mode mig only and always, got mode %s", mode)
+		return fmt.Errorf("mode mig requires a MIG instance, and other modes exclude one, got mode %s", mode)
 	case (mode == ModeMPS) != (c.MPS != nil):
-		return fmt.Errorf("a share of MPS goes with mode mps only and always, got mode %s", mode)
+		return fmt.Errorf("mode mps requires a share of MPS, and other modes exclude one, got mode %s", mode)
 	case whole && !c.Unlimited:
 		return fmt.Errorf("mode %s has no limits", mode)
 	case c.Unlimited && !whole && mode != ModeMIG:
 		return fmt.Errorf("mode %s has a limit for each claim", mode)
 	case c.Compute != nil && mode != ModeSlice && mode != ModeTimeslice:
-		return fmt.Errorf("a share of compute goes with modes %s and %s only, got mode %s", ModeSlice, ModeTimeslice, mode)
+		return fmt.Errorf("a share of compute requires mode %s or %s, got mode %s", ModeSlice, ModeTimeslice, mode)
 	case c.MPS != nil && (c.MPS.Percentage < 1 || c.MPS.Percentage > 100):
 		return fmt.Errorf("the share of MPS must be 1 to 100 percent, got %d", c.MPS.Percentage)
 	}

@@ -198,7 +198,7 @@ func TestBadInput_LeavesNothing(t *testing.T) {
 		{"a command that is no program", func(o *spec.TaskConfig) { o.Command, o.Args = "/etc/passwd", nil }, "",
 			[]string{"not executable", "/etc/passwd"}},
 		{"nothing to run", func(o *spec.TaskConfig) { *o = spec.TaskConfig{Image: noCommand} }, "",
-			[]string{"says nothing about what to run", "option command"}},
+			[]string{"has neither an entrypoint nor a command", "option command"}},
 		{"an unknown user", func(*spec.TaskConfig) {}, "stranger", []string{"stranger", "/etc/passwd"}},
 		{"an unknown group", func(*spec.TaskConfig) {}, "app:strangers", []string{"app:strangers", "/etc/group"}},
 		{"an image with an unknown user", func(o *spec.TaskConfig) { o.Image = noUser }, "",

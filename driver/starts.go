@@ -21,7 +21,7 @@ type oneStart struct {
 }
 
 // errSuperseded ends a start in whose midst another of the same task begins.
-var errSuperseded = errors.New("the task was started anew meanwhile")
+var errSuperseded = errors.New("the task was started again meanwhile")
 
 // startKey names a task of an allocation, however often it was restarted.
 func startKey(allocID, task string) string { return allocID + "/" + task }

@@ -52,8 +52,8 @@ func (c Config) refreshByCommand(ctx context.Context, place gpuinfo.Place) error
 			"(nvidia-smi)", c.CLIPath, ctx.Err())
 	}
 	if err != nil {
-		return fmt.Errorf("run %s node-info refresh: %w: %s; install the command tranche there, or set cli_path to where "+
-			"it is", c.CLIPath, err, strings.TrimSpace(stderr.String()))
+		return fmt.Errorf("run %s node-info refresh: %w: %s; install the command tranche there, or set "+
+			"cli_path", c.CLIPath, err, strings.TrimSpace(stderr.String()))
 	}
 	return nil
 }

@@ -170,7 +170,7 @@ func explainPostgres(err error) error {
 	case "3D000", "42P01": // invalid_catalog_name, undefined_table
 		return fmt.Errorf("%w; create the database and its tables: `tranche usage --schema` prints them, docs/usage.md has all steps", err)
 	case "55P03": // lock_not_available
-		return fmt.Errorf("%w; another collection of this node goes on for long, such as the agent's: try again later", err)
+		return fmt.Errorf("%w; another collection of this node, such as the agent's, takes long; try again later", err)
 	case "42501": // insufficient_privilege
 		return fmt.Errorf("%w; the user needs SELECT, INSERT, UPDATE and DELETE on the tables, or SELECT for reports elsewhere than on nodes", err)
 	}

@@ -111,7 +111,7 @@ func (c *Collector) collect(ctx context.Context) {
 		c.samples.forget(0, time.Now().UnixMilli()) // those that have waited for too long
 	}
 	for _, g := range gaps {
-		c.Logger.Warn("some usage is not known", "from", g.From, "to", g.To, "reason", g.Reason)
+		c.Logger.Warn("some usage is unknown", "from", g.From, "to", g.To, "reason", g.Reason)
 	}
 	if err == nil {
 		var totals *Totals

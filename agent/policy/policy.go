@@ -61,7 +61,7 @@ func New(o Options) *Policy {
 func (p *Policy) Run(ctx context.Context) {
 	before, err := idle.Read(p.RunDir)
 	if err != nil {
-		p.Logger.Warn("it is not known which groups were stopped in the last hour", "error", err)
+		p.Logger.Warn("cannot read which groups were stopped in the last hour", "error", err)
 	}
 	p.stops = before.Stops
 	p.published = idle.Report{Claims: map[string]idle.Condition{"": {}}} // which differs from all that may be published now

@@ -111,7 +111,7 @@ func (o *Options) checkDNS() []error {
 			}
 		}
 		if len(option.values) > 0 && o.Mode == None {
-			errs = append(errs, fmt.Errorf("option %s = %q: a task with network_mode = %q can ask no name server; leave it out",
+			errs = append(errs, fmt.Errorf("option %s = %q: a task with network_mode = %q cannot reach a name server; leave it out",
 				option.name, option.values, None))
 		}
 	}

@@ -74,7 +74,7 @@ func (r *Remover) shimsOf(id string) (shims []client.Shim, err error) {
 
 func (r *Remover) killShims(shims []client.Shim) {
 	for _, shim := range shims {
-		r.Logger.Info("killing a shim of which containerd does not know", "container", shim.ContainerID, "pid", shim.Process.PID)
+		r.Logger.Info("killing a shim that containerd does not know", "container", shim.ContainerID, "pid", shim.Process.PID)
 		if err := shim.Process.Signal(unix.SIGKILL); err != nil {
 			r.Logger.Warn("a shim could not be killed", "container", shim.ContainerID, "pid", shim.Process.PID, "error", err)
 		}

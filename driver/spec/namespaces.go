@@ -92,7 +92,7 @@ func (c *Config) checkAllowHostNamespaces() error {
 	}
 	for _, kind := range c.AllowHostNamespaces {
 		if !slices.Contains(known, kind) {
-			return fmt.Errorf("plugin option allow_host_namespaces = %q: %q is not known; it may be of %q",
+			return fmt.Errorf("plugin option allow_host_namespaces = %q: unknown namespace %q; the namespaces are %q",
 				c.AllowHostNamespaces, kind, known)
 		}
 	}

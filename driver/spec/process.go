@@ -42,7 +42,7 @@ func withArgs(options *TaskConfig, config ocispec.ImageConfig, image string) oci
 	args := processArgs(options, config)
 	return specOption(func(s *Spec) error {
 		if len(args) == 0 {
-			return fmt.Errorf("image %q says nothing about what to run; set the option command", image)
+			return fmt.Errorf("image %q has neither an entrypoint nor a command; set the option command", image)
 		}
 		s.Process.Args = args
 		return nil

@@ -34,7 +34,7 @@ func TestWithArgs(t *testing.T) {
 		})
 	}
 	_, err := tryApply(withArgs(&TaskConfig{}, ocispec.ImageConfig{}, "app"))
-	must.ErrorContains(t, err, `image "app" says nothing about what to run; set the option command`)
+	must.ErrorContains(t, err, `image "app" has neither an entrypoint nor a command; set the option command`)
 }
 
 func TestWithEnv_TaskOverImageAndNoClaims(t *testing.T) {

@@ -39,7 +39,7 @@ func parseSecurityOptions(given []string) (securityOptions, error) {
 	for _, entry := range given {
 		kind, err := o.set(entry)
 		if err == nil && seen[kind] {
-			err = fmt.Errorf("%s is said twice", kind)
+			err = fmt.Errorf("%s is set twice", kind)
 		}
 		if err != nil {
 			return securityOptions{}, fmt.Errorf("option security_opt = %q: %w; there are %s", entry, err, securityKinds)
@@ -75,7 +75,7 @@ func (o *securityOptions) set(entry string) (kind string, err error) {
 		part, err := o.label.set(value)
 		return "label=" + part, err
 	default:
-		return kind, errors.New("it is not known")
+		return kind, errors.New("unknown option")
 	}
 	if value == "" {
 		return kind, fmt.Errorf("%s has no value", kind)

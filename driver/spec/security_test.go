@@ -47,9 +47,9 @@ func TestCheckSecurity_BadInput(t *testing.T) {
 		{"all capabilities", strict, TaskConfig{CapAdd: []string{"all"}}, []string{"option cap_add", "sys_admin"}},
 
 		{"an unknown security option", open, opt("selinux=on"),
-			[]string{`option security_opt = "selinux=on"`, "not known", "seccomp=PROFILE"}},
+			[]string{`option security_opt = "selinux=on"`, "unknown option", "seccomp=PROFILE"}},
 		{"two profiles", open, opt("seccomp=unconfined", "seccomp=builtin"),
-			[]string{`option security_opt = "seccomp=builtin"`, "said twice"}},
+			[]string{`option security_opt = "seccomp=builtin"`, "set twice"}},
 		{"new privileges, perhaps", open, opt("no-new-privileges=maybe"), []string{`"true" or "false"`}},
 		{"an empty profile", open, opt("seccomp="), []string{"seccomp has no value"}},
 		{"no filter", strict, opt("seccomp=unconfined"), []string{`= "seccomp=unconfined"`, "allow_privileged"}},
@@ -120,7 +120,7 @@ func TestConfig_BadSecurity(t *testing.T) {
 	}{
 		{"a capability", Config{AllowCaps: []string{"flying"}}, []string{"plugin option allow_caps", "flying"}},
 		{"a namespace", Config{AllowHostNamespaces: []string{"user"}},
-			[]string{"plugin option allow_host_namespaces", `"user" is not known`, `"pid" "ipc" "uts" "cgroup"`}},
+			[]string{"plugin option allow_host_namespaces", `unknown namespace "user"`, `"pid" "ipc" "uts" "cgroup"`}},
 		{"a pattern", Config{AllowDevices: []string{"/dev/[a"}}, []string{`plugin option allow_devices = "/dev/[a"`}},
 		{"a pattern of other files", Config{AllowDevices: []string{"/etc/*"}}, []string{`allow_devices = "/etc/*"`}},
 		{"no profile", Config{SeccompProfile: filepath.Join(dir, "none")}, []string{"plugin option seccomp_profile", "no such file"}},
@@ -129,7 +129,7 @@ func TestConfig_BadSecurity(t *testing.T) {
 		{"no directory of profiles", Config{SeccompDir: profile}, []string{"plugin option seccomp_dir", "directory"}},
 		{"a range that is none", Config{UsernsRange: "100000"}, []string{`userns_range = "100000"`, "FIRST:COUNT"}},
 		{"a range with the host's users", Config{UsernsRange: "1000:655360"}, []string{"65536 or later"}},
-		{"a range for nobody", Config{UsernsRange: "100000:65535"}, []string{"65536 IDs at least"}},
+		{"a range for nobody", Config{UsernsRange: "100000:65535"}, []string{"at least 65536 IDs"}},
 		{"a range past the end", Config{UsernsRange: "4294900000:200000"}, []string{"must end before 4294967295"}},
 	}
 	for _, c := range cases {

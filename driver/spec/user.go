@@ -51,8 +51,8 @@ func withUser(task, imageUser, image string) oci.SpecOpts {
 	name, _, _ := strings.Cut(user, ":")
 	return func(ctx context.Context, client oci.Client, c *containers.Container, s *Spec) error {
 		if err := oci.WithUser(user)(ctx, client, c, s); err != nil {
-			return fmt.Errorf("%s %q is not known in image %q: %w; it must be in the image's /etc/passwd (and "+
-				"/etc/group), or be given by number", whose, user, image, err)
+			return fmt.Errorf("%s %q is not in image %q: %w; add it to the image's /etc/passwd (and "+
+				"/etc/group), or use a number", whose, user, image, err)
 		}
 		if err := oci.WithAdditionalGIDs(name)(ctx, client, c, s); err != nil {
 			return fmt.Errorf("look up the groups of user %q in image %q: %w", user, image, err)

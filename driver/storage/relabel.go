@@ -46,7 +46,7 @@ func (p *Prepared) WithRelabels() oci.SpecOpts {
 		if mountLabel == "" {
 			process, files, err := label.InitLabels(nil)
 			if err != nil {
-				return fmt.Errorf("ask SELinux for the label of containers' files: %w", err)
+				return fmt.Errorf("query the SELinux label of containers' files: %w", err)
 			}
 			defer selinux.ReleaseLabel(process)
 			mountLabel = files

@@ -60,7 +60,7 @@ func (r Range) check(what string) error {
 	case r.First < PerContainer:
 		return fmt.Errorf("%s: must begin at %d or later, after the IDs of the host's own users", what, PerContainer)
 	case r.Count < PerContainer:
-		return fmt.Errorf("%s: must hold %d IDs at least, which is what one container gets", what, PerContainer)
+		return fmt.Errorf("%s: must have at least %d IDs, as many as one container gets", what, PerContainer)
 	case r.First+r.Count > math.MaxUint32:
 		return fmt.Errorf("%s: must end before %d, the kernel's last ID", what, uint32(math.MaxUint32))
 	}

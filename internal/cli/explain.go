@@ -95,7 +95,7 @@ func explainAccess(err error, address string) error {
 	var response api.UnexpectedResponseError
 	switch {
 	case errors.As(err, &unreachable):
-		return fmt.Errorf("%w; set NOMAD_ADDR to where Nomad is", err)
+		return fmt.Errorf("%w; set NOMAD_ADDR to the address of Nomad's API", err)
 	case errors.As(err, &response) && response.StatusCode() == http.StatusForbidden:
 		return fmt.Errorf("%w; set NOMAD_TOKEN to a token that may do this at %s", err, address)
 	}

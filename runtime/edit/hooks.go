@@ -72,7 +72,7 @@ func (b BindingHooks) appendCreateContainer(spec *specs.Spec, args ...string) {
 func checkHook(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("find the hook %s: %w; install tranche-hook there or set hook_path to where it is", path, err)
+		return fmt.Errorf("find the hook %s: %w; install tranche-hook there, or set hook_path", path, err)
 	}
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
 		return fmt.Errorf("find the hook %s: it is not executable (%s); set hook_path to tranche-hook", path, info.Mode())

@@ -107,7 +107,7 @@ func kept[T any](ctx context.Context, p Place, refresh Refresher, name string, c
 		return value, nil // somebody else has asked while we waited
 	}
 	if err := refresh(ctx, p); err != nil {
-		return nil, fmt.Errorf("ask NVML of the driver root %s for the node's GPUs: %w", p.DriverRoot, err)
+		return nil, fmt.Errorf("query NVML of the driver root %s for the node's GPUs: %w", p.DriverRoot, err)
 	}
 	// The query may have created device nodes, which changes the fingerprint.
 	if dir, err = p.dir(); err != nil {
@@ -149,7 +149,7 @@ func (p Place) keep(name string, value any) error {
 			renameio.WithStaticPermissions(0o644))
 	}
 	if err != nil {
-		return fmt.Errorf("keep what NVML says of the node's GPUs: %w", err)
+		return fmt.Errorf("cache the list of the node's GPUs: %w", err)
 	}
 	return p.removeOthers(dir)
 }

@@ -96,8 +96,8 @@ func (m *OnDemand) create(ctx context.Context, g *share.GPU, s *state, c *claim.
 	}
 	created, err := m.Driver.Partitioner.CreateInstance(ctx, g.UUID, wanted.Profile, wanted.Place)
 	if err != nil {
-		return fmt.Errorf("create a MIG instance for claim %s: %w; if this goes on, see `nvidia-smi mig -lgi` for who else "+
-			"partitions the GPU", c.ID, err)
+		return fmt.Errorf("create a MIG instance for claim %s: %w; if this persists, `nvidia-smi mig -lgi` shows instances of "+
+			"other programs", c.ID, err)
 	}
 	m.Logger.Info("MIG instance created", "gpu", g.UUID, "profile", created.Profile, "slot", created.Start, "uuid", created.UUID,
 		"claim", c.ID)

@@ -45,8 +45,8 @@ func (Nomad) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	}
 	dir := orDefault(o.PluginDir, config.PluginDir)
 	if dir == "" {
-		return nil, fmt.Errorf("no file in %s sets plugin_dir or data_dir, so it is not known where the agent looks for "+
-			"plugins: name the directory with --plugin-dir; nothing was changed", config.Dir)
+		return nil, fmt.Errorf("no file in %s sets plugin_dir or data_dir, so the agent's plugin directory is unknown; "+
+			"set --plugin-dir; nothing was changed", config.Dir)
 	}
 	plan.Entry.PluginDir = dir
 	if err := plan.providePlugins(o, dir); err != nil {
