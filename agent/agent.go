@@ -1,4 +1,4 @@
-// Package agent puts together `tranche agent`: a monitor of this node, and what it serves.
+// Package agent assembles `tranche agent`: a monitor of this node, and the servers of its pages and metrics.
 package agent
 
 import (

@@ -160,7 +160,7 @@ func TestWaitingHasAnEnd(t *testing.T) {
 	checkWhole(t, ledgerAt(t, filepath.Dir(l.claims), filepath.Dir(l.regions))) // and nobody kept the lock
 }
 
-// Who has given up begins nothing that goes on without them.
+// Who has given up begins nothing that continues without them.
 func TestGivenUpBeginsNothing(t *testing.T) {
 	l := newLedger(t)
 	_, err := l.WatchDir() // makes the directory

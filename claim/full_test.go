@@ -42,7 +42,7 @@ func fillUp(t *testing.T, dir string) func() {
 	return func() { must.NoError(t, os.Remove(path)) }
 }
 
-// On a full disk no new claim is made that nothing goes for, and nothing changes then. All that is there goes on: claims are
+// On a full disk no new claim is made that nothing goes for, and nothing changes then. All that is there continues: claims are
 // bound, released and superseded.
 func TestFullDiskUnderTheLedger(t *testing.T) {
 	disk := smallDisk(t, "512k")
@@ -133,7 +133,7 @@ func TestFullDisk_UnboundClaimsGo(t *testing.T) {
 	}
 }
 
-// A process that dies at any moment of its work leaves a full disk in a state in which the next one goes on.
+// A process that dies at any moment of its work leaves a full disk in a state in which the next one continues.
 func TestFullDisk_KilledInTheMidst(t *testing.T) {
 	l := ledgerAt(t, smallDisk(t, "24k"), t.TempDir())
 	living := livingClaim(t, l)

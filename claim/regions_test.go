@@ -58,7 +58,7 @@ func TestPrepareRegion(t *testing.T) {
 	must.ErrorIs(t, prepare(l, "0badcafe", "c1", 1), ErrUnknownClaim)
 }
 
-// The region is made anew: after a reboot, or since it broke.
+// The region is made again: after a reboot, or since it broke.
 func TestGPUHostMemoryOutlivesTheRegion(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()

@@ -13,7 +13,7 @@ import (
 )
 
 // CheckUsable returns why no new claim can be made, whatever its request, such as a state directory that is a file, or a full or
-// read-only disk; nil if no such reason is known. It creates missing directories. A full disk is no reason as long as there are
+// read-only disk; nil if no such reason is known. It creates missing directories. A full disk is not a reason as long as there are
 // claims that can be evicted.
 func (l *Ledger) CheckUsable(ctx context.Context) error {
 	if err := makeDir(l.claims); err != nil {

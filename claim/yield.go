@@ -12,7 +12,7 @@ import (
 )
 
 // A dormant claim yields: a container outside Nomad that fits nowhere else gets its slices. Its record moves to yieldedDir,
-// which is no part of the ledger, so that its slices count as any others. If its task is restarted in place, Reclaim moves the
+// which is not part of the ledger, so that its slices count as any others. If its task is restarted in place, Reclaim moves the
 // record back, provided that its slices are free by then.
 
 // yieldedDir is the directory in the state directory with the records of claims that have yielded.

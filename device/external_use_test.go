@@ -77,7 +77,7 @@ func TestFingerprint_ExternalClaim(t *testing.T) {
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 	must.Eq(t, reads, fake.Reads(), must.Sprint("the driver was queried for a change of the ledger"))
 
-	// What Nomad reserves itself is no news to it.
+	// What Nomad reserves itself is not news to it.
 	_, err := p.Reserve(sliceIDs(g, 5))
 	must.NoError(t, err)
 	quiet(t, stream)
@@ -177,7 +177,7 @@ func TestFingerprint_ExternalUseWithUnreadableLedger(t *testing.T) {
 	must.MapLen(t, 2, unhealthy(next(t, stream).Devices[0]))
 }
 
-// Containers come in crowds, and each message registers the node anew.
+// Containers come in crowds, and each message registers the node again.
 func TestCollectChanges(t *testing.T) {
 	events, lost, changes := make(chan fsnotify.Event), make(chan error), make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())

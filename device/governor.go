@@ -40,7 +40,7 @@ func governorProgram() string {
 	return installedCLI
 }
 
-// start keeps the governor running until the context ends. It goes on then: tasks need it. The returned function blocks until
+// start keeps the governor running until the context ends. It continues then: tasks need it. The returned function blocks until
 // it is no longer watched.
 func (g governed) start(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup

@@ -89,7 +89,7 @@ func launch(t *testing.T, cmd *exec.Cmd) *process {
 }
 
 // The whole plugin on the simulated driver, through what Nomad would go through:
-// it is killed and started anew, loses a GPU and gets it back.
+// it is killed and started again, loses a GPU and gets it back.
 func TestProcess(t *testing.T) {
 	node := simtest.H200x2(t)
 	options := testOptions(t, map[string]any{"driver_root": node.DriverRoot, "context_memory": "auto"})

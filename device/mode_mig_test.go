@@ -143,7 +143,7 @@ func TestMIG_Reserve(t *testing.T) {
 	}
 }
 
-// An instance that somebody uses stays; what is free is made anew around it, and the rest when it is free.
+// An instance that somebody uses stays; what is free is made again around it, and the rest when it is free.
 func TestMIG_LayoutChanges(t *testing.T) {
 	n := newMIGNode(t, "1g.10gb", "1g.10gb")
 	fingerprintOnce(t, n.plugin)

@@ -68,7 +68,7 @@ func TestSlicesUsed_Steps(t *testing.T) {
 	}
 }
 
-// How full a GPU is, is no news to Nomad unless the operator wants it: each message makes evaluations of all jobs on the node.
+// How full a GPU is, is not news to Nomad unless the operator wants it: each message makes evaluations of all jobs on the node.
 func TestPackingHint_OffByDefault(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), map[string]any{"fingerprint_period": "1h"})
@@ -103,7 +103,7 @@ func TestPublish_RateLimit(t *testing.T) {
 	must.Eq(t, 53, slicesUsed(t, next(t, stream)))
 	quiet(t, stream)
 
-	// Another slice in the same step is no news, however long ago the last was.
+	// Another slice in the same step is not news, however long ago the last was.
 	clock.later.Add(int64(5 * time.Minute))
 	_, err = p.Reserve(sliceIDs(g, 60))
 	must.NoError(t, err)

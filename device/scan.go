@@ -19,7 +19,7 @@ type scanner struct {
 	wake      func()
 }
 
-// scan asks the driver which GPUs there are. Errors are logged and become part of the inventory; the error is returned to
+// scan queries the driver for the GPUs. Errors are logged and become part of the inventory; the error is returned to
 // callers that need an answer now.
 func (s *scanner) scan(ctx context.Context) error {
 	bounded, cancel := s.driver.Limit(ctx)

@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A GPU that does not answer is missing in the statistics. Those of the others, and of claims, go on, whichever call it is
+// A GPU that does not answer is missing in the statistics. Those of the others, and of claims, continue, whichever call it is
 // that hangs.
 func TestStats_HangingGPU(t *testing.T) {
 	for name, install := range map[string]func(gpu *server.Device, hang func()){

@@ -185,7 +185,7 @@ func TestUnmanaged_Observe(t *testing.T) {
 		seconds, count, want int
 	}{
 		{0, 8, 0}, {5, 3, 0}, {9, 9, 0}, {10, 9, 3}, // at least 3 all the while
-		{11, 9, 3}, {12, 3, 3}, {22, 9, 3}, {32, 9, 9}, // a change that went back begins anew
+		{11, 9, 3}, {12, 3, 3}, {22, 9, 3}, {32, 9, 9}, // a change that went back begins again
 		{33, 0, 9}, {40, 4, 9}, {43, 1, 4}, {60, 1, 4}, {70, 1, 1},
 	} {
 		w.observe(step.count, start.Add(time.Duration(step.seconds)*time.Second), unmanagedSettles)

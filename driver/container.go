@@ -137,7 +137,7 @@ func (d *Driver) specOptions(s *startup, i *image.Image) []oci.SpecOpts {
 		})
 }
 
-// withRuntime says what runs the container. It stands after the option that makes the spec.
+// withRuntime says what runs the container. It is applied after the option that makes the spec.
 func withRuntime(s *startup) containerd.NewContainerOpts {
 	return func(ctx context.Context, client *containerd.Client, c *containers.Container) error {
 		return containerd.WithRuntime(s.runtime.Shim, s.runtime.Options(s.ioOwner))(ctx, client, c)

@@ -1,7 +1,7 @@
 // Package driver is the Nomad task driver that runs tasks as containers in containerd.
 //
 // Its files are Nomad's calls: start.go starts a task, stop.go ends it, recover.go takes it over after a restart of the
-// plugin, and tasks.go has what is about a task that runs. The packages below this one do the work.
+// plugin, and tasks.go has the calls about a running task. The packages below this one do the work.
 package driver
 
 import (
@@ -138,7 +138,7 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 // SetConfig takes the plugin's configuration and connects to containerd, which need not run yet.
 func (d *Driver) SetConfig(c *base.Config) error {
 	if d.client != nil {
-		// Nomad configures a plugin once per process; a change of configuration starts it anew.
+		// Nomad configures a plugin once per process; a change of configuration starts it again.
 		return nil
 	}
 	var config spec.Config

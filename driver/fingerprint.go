@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// fingerprintPeriod is how often the fingerprint is taken anew when nothing happens.
+	// fingerprintPeriod is how often the fingerprint is taken again when nothing happens.
 	fingerprintPeriod = 30 * time.Second
 	// restartGrace is how long containerd may be unavailable before the driver is reported unhealthy: a restart takes less.
 	restartGrace = 5 * time.Second

@@ -342,7 +342,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// waitFor says whether the condition comes true.
+// waitFor reports whether the condition comes true.
 func waitFor(condition func() bool) bool {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if condition() {
@@ -358,7 +358,7 @@ func (d *testDriver) nothingLeft(cfg *drivers.TaskConfig) {
 	must.SliceEmpty(d.t, d.left(cfg))
 }
 
-// eventuallyNothingLeft waits until a removal that goes on in the background is over.
+// eventuallyNothingLeft waits until a removal that continues in the background is over.
 func (d *testDriver) eventuallyNothingLeft(cfg *drivers.TaskConfig) {
 	d.t.Helper()
 	if !waitFor(func() bool { return len(d.left(cfg)) == 0 }) {
@@ -402,7 +402,7 @@ func pidOf(t *testing.T, handle *drivers.TaskHandle) int {
 	return int(state.PID)
 }
 
-// alive says whether the process runs, a zombie not counting.
+// alive reports whether the process runs, a zombie not counting.
 func alive(pid int) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -284,7 +284,7 @@ func TestReconcile_TasksThatTheAgentLost(t *testing.T) {
 	d.noTraces(cfg)
 }
 
-// An agent that is killed in the midst of StartTask starts the task anew when it is back, by another ID. The plugin has
+// An agent that is killed in the midst of StartTask starts the task again when it is back, by another ID. The plugin has
 // lived on.
 func TestStart_AgainByAnotherAgent(t *testing.T) {
 	d, _ := reconciled(t, nil)

@@ -60,7 +60,7 @@ type pluginRun struct {
 	DiesAt  failpoint.Point
 	// Handle is the file to which it writes the handle that StartTask returns, as Nomad would.
 	Handle string
-	// Lingers has it wait there for somebody else to kill it, and go on with its work meanwhile.
+	// Lingers has it wait there for somebody else to kill it, and continue with its work meanwhile.
 	Lingers bool
 }
 

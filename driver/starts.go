@@ -29,7 +29,7 @@ func startKey(allocID, task string) string { return allocID + "/" + task }
 // begin blocks until no other start of the task is in progress. It returns a context for the start, and a function that ends
 // it.
 //
-// Nomad starts a task anew while an earlier start is still on its way when its agent was killed meanwhile. The new agent
+// Nomad starts a task again while an earlier start is still on its way when its agent was killed meanwhile. The new agent
 // knows nothing of the earlier start, so that one is ended rather than waited for: it may be a pull of an hour.
 func (s *starts) begin(ctx context.Context, key string) (context.Context, func(), error) {
 	for {

@@ -90,7 +90,7 @@ func TestOption_UsernsOfADynamicUser(t *testing.T) {
 	must.Eq(t, [2]uint32{80123, 80123}, ownerOf(t, filepath.Join(cfg.TaskDir().LocalDir, "l")))
 }
 
-// A program can open what it writes to anew, as those do whose image links their logs to /dev/stdout.
+// A program can open what it writes to again, as those do whose image links their logs to /dev/stdout.
 func TestOption_UsernsOpensItsStreams(t *testing.T) {
 	d, _ := newLenientDriver(t, func(c *spec.Config) {
 		c.UsernsRange, c.DynamicWorkloadUsers = "231072:196608", true

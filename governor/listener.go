@@ -13,7 +13,7 @@ import (
 // listener is a claim's socket.
 type listener struct {
 	fd int // 0 if there is none
-	// device and inode are the socket's. The directory may be made anew, so that the processes do not see it any more.
+	// device and inode are the socket's. The directory may be made again, so that the processes do not see it any more.
 	device, inode uint64
 	// failed is the last error, which is logged once.
 	failed string

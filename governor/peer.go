@@ -59,7 +59,7 @@ func (n *node) died(p *peer) {
 	}
 }
 
-// release forgets a process without connections.
+// release drops a process without connections.
 func (n *node) release(p *peer) {
 	if len(p.conns) > 0 {
 		return

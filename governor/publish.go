@@ -16,7 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/governor/turns"
 )
 
-// debtsFile has the debts of claims, in the governor's directory, so that the next governor goes on with them.
+// debtsFile has the debts of claims, in the governor's directory, so that the next governor continues with them.
 const debtsFile = "debts.json"
 
 // snapshot is what is published.

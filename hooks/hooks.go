@@ -1,4 +1,4 @@
-// Package hooks is tranche-hook, the OCI hook for what cannot be expressed in a container's spec.
+// Package hooks is tranche-hook, the OCI hooks for what a container's spec cannot express.
 //
 // Before the container's process starts, prestart binds the container's claims to it; when the container is gone, poststop
 // releases them. Both run as root outside the container. In between, createContainer runs in the container's mount namespace

@@ -50,7 +50,7 @@ func waitingHook(t *testing.T, attributes *syscall.SysProcAttr) *exec.Cmd {
 	return cmd
 }
 
-// readsStdin tells whether a thread of the process is in a read of its standard input, by /proc/PID/task/TID/syscall.
+// readsStdin reports whether a thread of the process is in a read of its standard input, by /proc/PID/task/TID/syscall.
 func readsStdin(pid int) bool {
 	calls, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
 	for _, call := range calls {

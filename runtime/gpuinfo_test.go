@@ -62,7 +62,7 @@ func pidIn(t *testing.T, file string) int {
 	return pid
 }
 
-// runs tells whether a process has not been ended, or is ending.
+// runs reports whether a process has not been ended, or is ending.
 func runs(pid int) bool {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	pending := regexp.MustCompile(`(?m)^(State:\t[ZX]|(Sig|Shd)Pnd:\t.*[1-9a-f])`) // SIGKILL is all that is sent here

@@ -109,7 +109,7 @@ func TestCollect_CutOffJournal(t *testing.T) {
 	must.StrHasPrefix(t, "parts of the journal of claims were removed", n.store.gaps(t)[0])
 }
 
-// A claim whose record is away for a while goes on where it ended: what was accounted of it does not count again.
+// A claim whose record is away for a while continues where it ended: what was accounted of it does not count again.
 func TestCollect_RecordThatComesBack(t *testing.T) {
 	onBoth(t, func(t *testing.T, n *node) {
 		end := n.witness(t, "GPU-a")

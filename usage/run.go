@@ -26,7 +26,7 @@ type Options struct {
 	Store  *Store
 	// GPUs returns what is known of the node's GPUs by their UUIDs.
 	GPUs   func(context.Context) map[string]GPU
-	Keep   time.Duration // how long rows are kept; 0 is for ever
+	Keep   time.Duration // how long rows are kept; 0 is forever
 	Logger hclog.Logger
 
 	sampleEvery, collectEvery time.Duration // of tests
@@ -58,7 +58,7 @@ func NewCollector(o Options) *Collector {
 // Totals returns the totals of the last collection; nil before the first.
 func (c *Collector) Totals() *Totals { return c.totals.Load() }
 
-// Run accounts usage until the context ends, and once more then. It logs errors and goes on: what it could not collect stays
+// Run accounts usage until the context ends, and once more then. It logs errors and continues: what it could not collect stays
 // in the journal.
 func (c *Collector) Run(ctx context.Context) {
 	sample, collect := time.NewTicker(c.sampleEvery), time.NewTicker(c.collectEvery)

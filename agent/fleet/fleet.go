@@ -1,5 +1,5 @@
-// Package fleet shows the GPUs of all nodes and the allocations on them, as Nomad's API tells. It has no token of its own: each
-// viewer signs in with one of Nomad, and sees what Nomad shows to it. It changes nothing in Nomad.
+// Package fleet shows the GPUs of all nodes and the allocations on them, from Nomad's API. It has no token of its own: each
+// viewer signs in with a Nomad token, and sees what Nomad shows to it. It changes nothing in Nomad.
 package fleet
 
 import (

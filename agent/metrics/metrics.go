@@ -1,4 +1,4 @@
-// Package metrics gives Prometheus what a monitor knows of a node's GPUs and claims. A value that is unknown is left out, never
+// Package metrics exports a monitor's snapshots of a node's GPUs and claims to Prometheus. Unknown values are left out, never
 // 0, and no metric has a series for each slice.
 package metrics
 

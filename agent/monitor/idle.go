@@ -7,7 +7,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// Activity says whether a running claim uses its GPU.
+// Activity reports whether a running claim uses its GPU.
 type Activity string
 
 // The activities. A claim that was not observed for long enough, or whose utilization the driver does not report, is unknown

@@ -1,4 +1,4 @@
-// Package monitor is the one reader of what a node's GPUs and claims are and use, for people and programs: it gathers that from
+// Package monitor gathers the state and the use of a node's GPUs and claims, for all commands, pages and metrics: from
 // the ledger, the regions, the files in the run directory and NVML. It only reads: it changes no claim, and no limit is enforced by
 // what it finds.
 package monitor

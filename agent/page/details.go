@@ -160,7 +160,7 @@ func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
 	return d
 }
 
-// activity says whether a claim uses its GPU, and since when not; empty of one that does not run.
+// activity reports whether a claim uses its GPU, and since when not; empty of one that does not run.
 func activity(is monitor.Idleness) string {
 	text := strings.ReplaceAll(string(is.Activity), "_", " ")
 	if is.Idle != nil && *is.Idle > 0 {

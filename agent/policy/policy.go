@@ -1,5 +1,5 @@
 // Package policy warns of allocations that have not used their GPUs for too long, and stops their groups through Nomad's API, as the
-// operator has configured for their namespace. It changes no claim and no container, and does nothing about what is not known.
+// operator has configured for their namespace. It changes no claim and no container, and never acts on unknown state.
 package policy
 
 import (

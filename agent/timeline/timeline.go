@@ -1,5 +1,5 @@
-// Package timeline remembers how busy a node's GPUs and claims were in the last day, minute by minute. What it has is lost with
-// the process, and nothing is decided by it.
+// Package timeline records how busy a node's GPUs and claims were in the last day, minute by minute. It is lost with
+// the process, and nothing depends on it.
 package timeline
 
 import (

@@ -85,7 +85,7 @@ func TestTimeline_KeepsADay(t *testing.T) {
 	must.Len(t, 1, l.gpus["GPU-a"].steps)
 }
 
-// TestTimeline_ClockSetBack drops what is in the future now, and goes on.
+// TestTimeline_ClockSetBack drops what is in the future now, and continues.
 func TestTimeline_ClockSetBack(t *testing.T) {
 	var l Timeline
 	busy, idle := int64(90), int64(10)

@@ -1,5 +1,5 @@
 // Package health is the file in which the device plugin publishes which GPUs are unhealthy, and which claims
-// have uncounted memory. The plugin cannot reach the tasks that have claims on them; the task driver, which can, goes by this file.
+// have uncounted memory. The task driver reads it: a device plugin cannot reach the tasks.
 package health
 
 import (

@@ -1,5 +1,5 @@
 // Package idle is the file in which `tranche agent` publishes which claims have been idle for longer than the operator allows. The
-// agent cannot reach the tasks that have them; the task driver, which can, goes by this file.
+// task driver reads it: the agent cannot reach the tasks.
 package idle
 
 import (

@@ -1,5 +1,5 @@
 // Package journal is the record of all changes of claims, from which usage is accounted. It appends events and reads them back;
-// it does not know what they mean for a bill, and it never keeps a claim from being made.
+// it does not interpret them, and it never prevents a claim.
 //
 // The journal is a directory of numbered segments. Writers append under the ledger's lock, readers read what lies between two
 // positions without it. A process that dies while it appends leaves a torn line, which readers drop: its change did not happen.
@@ -318,7 +318,7 @@ func ignoreMissing(err error) error {
 }
 
 // segments returns the numbers of the segments in order. next is that of the segment to begin if there is none to continue: what
-// is no regular file is none, and the next one begins behind it.
+// is not a regular file is none, and the next one begins behind it.
 func (j *Journal) segments() (numbers []int64, next int64, err error) {
 	next = 1
 	entries, err := os.ReadDir(j.dir)

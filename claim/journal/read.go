@@ -18,7 +18,7 @@ type Loss struct {
 	Missing bool
 }
 
-// Read calls fn for the events between two positions. A torn line at the end of an append is no loss.
+// Read calls fn for the events between two positions. A torn line at the end of an append is not a loss.
 func (j *Journal) Read(from, to Position, fn func(Event) error) (Loss, error) {
 	segments, _, err := j.segments()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -79,7 +79,7 @@ func detachedTmpfs(size int64) (*os.File, error) {
 	return os.NewFile(uintptr(mount), "region"), nil
 }
 
-// Bounded tells whether the region in dir lies on a file system of its own.
+// Bounded reports whether the region in dir lies on a file system of its own.
 func Bounded(dir string) bool {
 	var own, parent unix.Stat_t
 	return unix.Lstat(dir, &own) == nil && unix.Lstat(filepath.Dir(dir), &parent) == nil && own.Dev != parent.Dev

@@ -12,10 +12,10 @@ import (
 // kernel drops the lock with the last copy of that description, however the process ends, and no process ID is needed
 // to know.
 
-// anyLocked tells whether somebody holds a lock on any slot.
+// anyLocked reports whether somebody holds a lock on any slot.
 func anyLocked(f *os.File) (bool, error) { return locked(f, headerSize, SlotCount*slotSize) }
 
-// slotLocked tells whether somebody owns a slot.
+// slotLocked reports whether somebody owns a slot.
 func slotLocked(f *os.File, slot int) (bool, error) { return locked(f, slotOffset(slot), 1) }
 
 func locked(f *os.File, start, length int64) (bool, error) {
@@ -26,7 +26,7 @@ func locked(f *os.File, start, length int64) (bool, error) {
 	return query.Type != unix.F_UNLCK, nil
 }
 
-// InUse tells whether a living process uses the region in dir.
+// InUse reports whether a living process uses the region in dir.
 func InUse(dir string) (bool, error) {
 	f, err := open(dir, UsageFile, false)
 	if err != nil {

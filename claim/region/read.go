@@ -129,7 +129,7 @@ func readSpill(m mapping, slots []int, limitBytes uint64) *Spill {
 
 // lookPatience bounds how long it may take to find out which slots are owned. A container may have as many locks on its
 // usage file as its memory holds, and for each slot the kernel looks through all of them: without a bound, a container
-// could keep a processor of the host busy for minutes whenever somebody asks what it uses.
+// could keep a processor of the host busy for minutes at each query of its use.
 var lookPatience = 250 * time.Millisecond
 
 func ownedSlots(f *os.File, m mapping) (owned []int, err error) {

@@ -1,4 +1,4 @@
-// Package rundir reads and writes the files by which programs of one node exchange what holds until the next boot.
+// Package rundir reads and writes the files in which programs of one node exchange state until the next boot.
 package rundir
 
 import (
@@ -46,7 +46,7 @@ func Read(runDir, name string, value any) (found bool, err error) {
 	return true, json.Unmarshal(content, value)
 }
 
-// CheckFormat says that a file has another version of its format than the reader knows.
+// CheckFormat returns an error for a file whose format version the reader does not support.
 func CheckFormat(found, known int) error {
 	if found != known {
 		return fmt.Errorf("its format is %d, and this program knows format %d", found, known)

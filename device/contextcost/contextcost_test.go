@@ -175,7 +175,7 @@ func TestMeter_remembers(t *testing.T) {
 	must.Eq(t, 300<<20, cost(t, m, h200))
 	must.Eq(t, 1, *measured)
 
-	// A restart knows it still; a new driver is measured anew.
+	// A restart knows it still; a new driver is measured again.
 	m, _, measured = meter(file, func() (uint64, error) { return 400 << 20, nil })
 	must.Eq(t, 300<<20, cost(t, m, h200))
 	must.Eq(t, 0, *measured)

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeManners is what a fake daemon does otherwise than a good one. It lies beside the program.
+// fakeManners is what a fake daemon does otherwise than a good one. It is beside the program.
 type fakeManners struct {
 	OneUser bool // knows of one user only
 	Broken  bool // ends at once
@@ -163,7 +163,7 @@ func behave(t *testing.T, root string, manners fakeManners) {
 	must.NoError(t, os.WriteFile(filepath.Join(root, "usr/bin/manners"), text, 0o644))
 }
 
-// locked tells whether somebody holds the lock of a daemon's directory.
+// locked reports whether somebody holds the lock of a daemon's directory.
 func locked(t *testing.T, d dirs) bool {
 	t.Helper()
 	fd, err := unix.Open(filepath.Join(d.pipe(), "control_lock"), unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -286,7 +286,7 @@ func (m *Manager) Stop(ctx context.Context, uuid string) error {
 	return nil
 }
 
-// Close stops watching the daemons, which go on running. A later Ensure takes them over.
+// Close stops watching the daemons, which continue running. A later Ensure takes them over.
 func (m *Manager) Close() {
 	m.mu.Lock()
 	watched := m.watched
@@ -333,7 +333,7 @@ func (m *Manager) notify() {
 	}
 }
 
-// checkUUID returns an error for a text that is no UUID, because it becomes part of a path.
+// checkUUID returns an error for a text that is not a UUID, because it becomes part of a path.
 func checkUUID(uuid string) error {
 	if filepath.Base(uuid) != uuid || !slices.Contains([]string{"GPU-", "MIG-"}, uuid[:min(4, len(uuid))]) {
 		return fmt.Errorf("%q is not the UUID of a GPU", uuid)

@@ -252,7 +252,7 @@ func (w *watch) wait(ctx context.Context) error {
 	}
 }
 
-// leave ends the watch. The daemon goes on running.
+// leave ends the watch. The daemon continues running.
 func (w *watch) leave() {
 	w.cancel()
 	<-w.ended

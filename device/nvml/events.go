@@ -158,7 +158,7 @@ func (l *Library) register(set gonvml.EventSet) map[gonvml.Device]string {
 }
 
 // nextEvent waits for an event for a while, and returns nil if there was none. The wait does not hold callLock, so that
-// other calls go on, but it holds waiting, so that the session cannot end. The call of NVML may never return: then the
+// other calls continue, but it holds waiting, so that the session cannot end. The call of NVML may never return: then the
 // context ends this function only.
 func (l *Library) nextEvent(ctx context.Context) (*Event, error) {
 	select {

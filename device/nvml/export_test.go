@@ -2,7 +2,7 @@ package nvml
 
 import "time"
 
-// Hurry has a library begin sessions anew without the pauses of a real one.
+// Hurry has a library begin sessions again without the pauses of a real one.
 func Hurry(l *Library) {
 	now := time.Now()
 	l.now = func() time.Time {
@@ -11,5 +11,5 @@ func Hurry(l *Library) {
 	}
 }
 
-// WaitGrace is how long a session takes to end where NVML waits for ever.
+// WaitGrace is how long a session takes to end where NVML waits forever.
 const WaitGrace = waitGrace

@@ -16,7 +16,7 @@ type Health struct {
 	Pages *RetiredPages
 	// Uncorrected are errors that ECC detected and could not correct.
 	Uncorrected *UncorrectedErrors
-	// Recovery is the action that the driver asks for, since version 570.
+	// Recovery is the action that the driver requests, since version 570.
 	Recovery *RecoveryAction
 	// ComputeMode is the compute mode, which operators and mode mps set.
 	ComputeMode *ComputeMode
@@ -171,7 +171,7 @@ func queryUncorrected(device gonvml.Device, h *Health) gonvml.Return {
 	return number(device.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.AGGREGATE_ECC)).into(&errors.Aggregate)
 }
 
-// queryRecovery asks for a field, whose own answer is beside the call's.
+// queryRecovery queries a field, which has a result code besides that of the call.
 func queryRecovery(device gonvml.Device, h *Health) gonvml.Return {
 	fields := []gonvml.FieldValue{{FieldId: gonvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	if ret := device.GetFieldValues(fields); ret != gonvml.SUCCESS {

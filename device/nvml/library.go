@@ -38,7 +38,7 @@ type Library struct {
 	load       func(path string) (gonvml.Interface, error)
 	now        func() time.Time
 
-	// callLock holds a token while a call is in the driver. It protects the fields up to listed. It is no mutex because a
+	// callLock holds a token while a call is in the driver. It protects the fields up to listed. It is not a mutex because a
 	// caller must be able to stop waiting for a call that never returns.
 	callLock chan struct{}
 	lib      gonvml.Interface

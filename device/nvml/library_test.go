@@ -111,7 +111,7 @@ func TestLibrary_Read_whatAGPUMayNotTell(t *testing.T) {
 }
 
 // A GPU that stops answering is told of by the UUID it had, and sessions are
-// begun anew, but not at every call, until it answers again.
+// begun again, but not at every call, until it answers again.
 func TestLibrary_Read_lostGPU(t *testing.T) {
 	d := device()
 	lib := library(d)

@@ -24,7 +24,7 @@ type Partitioner interface {
 	SetMIG(ctx context.Context, uuid string, on bool) error
 	// CreateInstance creates an instance and, in it, one compute instance that has all of it.
 	CreateInstance(ctx context.Context, uuid string, profile mig.Profile, at mig.Place) (MIGInstance, error)
-	// DestroyInstance destroys an instance and the compute instances in it. It is no error if it is gone already; if
+	// DestroyInstance destroys an instance and the compute instances in it. It is not an error if it is gone already; if
 	// something uses it, the error is ErrInUse.
 	DestroyInstance(ctx context.Context, uuid string, gpuInstance int) error
 }

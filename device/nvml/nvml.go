@@ -1,4 +1,4 @@
-// Package nvml is the only one that uses NVIDIA's management library. It loads libnvidia-ml.so.1 from a driver root, reads
+// Package nvml alone uses NVIDIA's management library. It loads libnvidia-ml.so.1 from a driver root, reads
 // the properties and the state of this node's GPUs, and partitions them with MIG.
 package nvml
 

@@ -109,7 +109,7 @@ func readMemory(device gonvml.Device, gpu *GPU) gonvml.Return {
 }
 
 // readReserved reads the reserved memory, which only the second version of the memory information has. A driver without it
-// is no error.
+// is not an error.
 func (l *Library) readReserved(device gonvml.Device, gpu *GPU) gonvml.Return {
 	if !l.has("nvmlDeviceGetMemoryInfo_v2") {
 		return gonvml.SUCCESS

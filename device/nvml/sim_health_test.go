@@ -369,7 +369,7 @@ func TestLibrary_simulatedHangs(t *testing.T) {
 		must.Len(t, 2, s.read(t).GPUs)
 		_, err := s.library.Health(t.Context(), hopper)
 		must.NoError(t, err)
-		// The session can't end, and goes on, whatever there is to renew it for.
+		// The session can't end, and continues, whatever there is to renew it for.
 		must.ErrorContains(t, s.library.Close(t.Context()), "NVML still waits for events")
 		s.Run(t, "fault", "nvml-error", "0", "all", "999")
 		for range 2 {

@@ -1,5 +1,5 @@
-// Package owners finds out from Nomad's API which tasks claims were made for, where the operator gives access: Tranche's task
-// driver knows its own tasks, but nobody says anything of those of other drivers whose start fails. It changes nothing in Nomad.
+// Package owners looks up in Nomad's API which tasks claims were made for, if the operator gives access. Tranche's task driver
+// records its own tasks; those of other drivers are unknown if their start fails. It changes nothing in Nomad.
 package owners
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/nomadapi"
 )
 
-// Period is how often Nomad is queried, as long as there are claims of which it is not known what they are for.
+// Period is how often Nomad is queried, as long as there are claims with an unknown workload.
 const Period = 10 * time.Second
 
 // clockSkew is how much later than a claim its allocation may have been created, by the server's clock.
@@ -96,7 +96,7 @@ func (o *Owners) Update(ctx context.Context) error {
 	return nil
 }
 
-// unclear returns the claims of which something is to be found out. Those that Nomad does not know, or the token does not show,
+// unclear returns the claims whose workload is to be looked up. Those that Nomad does not know, or the token does not show,
 // are asked for no longer than a container may take to come.
 func (o *Owners) unclear(claims []*claim.Claim) []*claim.Claim {
 	names, now := o.ledger.Workloads(), o.ledger.Clock.Now()

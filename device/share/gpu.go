@@ -1,5 +1,5 @@
-// Package share describes GPUs as tasks share them: what Nomad sees of a GPU, which claims use it, and what a mode of
-// sharing has to implement. Each mode is a package below this one. This package never queries the driver by itself.
+// Package share describes GPUs as tasks share them: what Nomad sees of a GPU, which claims use it, and the interface of
+// a sharing mode. Each mode is a package below this one. This package never queries the driver by itself.
 package share
 
 import (

@@ -44,8 +44,8 @@ type ClaimUsage struct {
 // First reports whether a device is the first of the claim's.
 func (u *ClaimUsage) First(device string) bool { return u != nil && device == u.Slices[0] }
 
-// Part returns the part of the claim's memory that is shown for one of its devices, so that those of all add up to the whole:
-// which of its slices a program's memory is in, nobody can tell.
+// Part returns the part of the claim's memory that is shown for one of its devices. The parts of all add up to the whole: the
+// slice of an allocation is unknown.
 func (u *ClaimUsage) Part(device string, memory *structs.StatValue) *structs.StatValue {
 	i, count := int64(slices.Index(u.Slices, device)), int64(len(u.Slices))
 	part := *memory

@@ -53,10 +53,10 @@ func of(pid string) string {
 func within(cgroup, path string) bool { return cgroup == path || strings.HasPrefix(cgroup, path+"/") }
 
 // Kill ends every process in the cgroup at path and those below it, and blocks until they have ended or ctx has. An empty
-// path is no cgroup.
+// path is not a cgroup.
 //
 // The managers of containerd/cgroups do not fit: to freeze a cgroup they wait without a deadline, which a process that hangs
-// in the kernel puts off for ever, and they do not wait for the end of processes that are not their children.
+// in the kernel puts off forever, and they do not wait for the end of processes that are not their children.
 func Kill(ctx context.Context, path string) error {
 	if path == "" {
 		return nil

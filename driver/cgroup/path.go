@@ -1,5 +1,5 @@
-// Package cgroup says where the cgroup of a task is, on cgroup v1 and v2, and ends the processes in it. It makes no
-// container's cgroup: runtimes do.
+// Package cgroup finds the cgroup of a task, on cgroup v1 and v2, and ends the processes in it. Runtimes create the
+// cgroups of containers.
 package cgroup
 
 import (

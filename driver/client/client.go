@@ -1,5 +1,5 @@
 // Package client is the driver's connection to containerd: its namespace and snapshotter, the deadlines of calls, and what
-// happens to calls while containerd is unavailable. It must know nothing of tasks.
+// happens to calls while containerd is unavailable. It must not depend on tasks.
 package client
 
 import (

@@ -10,7 +10,7 @@ import (
 )
 
 // CheckSnapshotter returns an error if containerd does not have the configured snapshotter. That containerd cannot be
-// reached is no error here: other calls report it.
+// reached is not an error here: other calls report it.
 func (c *Client) CheckSnapshotter(ctx context.Context) error {
 	found, err := c.IntrospectionService().Plugins(ctx, "type=="+plugins.SnapshotPlugin.String())
 	if err != nil {

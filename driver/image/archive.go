@@ -155,7 +155,7 @@ func sameName(a, b string) bool {
 	return errA == nil && errB == nil && parsedA.reference == parsedB.reference
 }
 
-// complete says whether containerd holds all of the image's content for its platform.
+// complete reports whether containerd holds all of the image's content for its platform.
 func complete(ctx context.Context, i containerd.Image) (bool, error) {
 	available, _, _, missing, err := images.Check(ctx, i.ContentStore(), i.Target(), i.Platform())
 	return available && len(missing) == 0, err

@@ -19,8 +19,8 @@ import (
 // tokenUser is the username with which a helper says that its secret is an identity token.
 const tokenUser = "<token>"
 
-// askHelper asks the program docker-credential-SUFFIX for what the server wants to know. That it has nothing for the
-// server is no error.
+// askHelper queries the program docker-credential-SUFFIX for credentials of the server. That it has nothing for the
+// server is not an error.
 func askHelper(ctx context.Context, patience time.Duration, suffix, server string) (credential, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

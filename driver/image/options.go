@@ -14,7 +14,7 @@ import (
 type Options struct {
 	// Image is a reference, or an archive in the task's directories.
 	Image string
-	// ForcePull asks the registry even if containerd has the image.
+	// ForcePull queries the registry even if containerd has the image.
 	ForcePull bool
 	// Platform is what to take of an image for several; empty means the node's.
 	Platform string
@@ -42,7 +42,7 @@ var archivePrefixes = []string{"oci-archive:", "docker-archive:"}
 
 // source is the option image, taken apart: a reference, or an archive in the task's directories.
 type imageSource struct {
-	// given is the option as it stands in the jobspec, for messages.
+	// given is the option as it is in the jobspec, for messages.
 	given string
 	// reference is the image's full name, registry and tag included; empty for an archive.
 	reference string
@@ -85,5 +85,5 @@ func (i imageSource) registry() string {
 	return name
 }
 
-// latest says whether the image's tag is the one that means whatever is newest.
+// latest reports whether the image's tag is the one that means whatever is newest.
 func (i imageSource) latest() bool { return strings.HasSuffix(i.reference, ":latest") }

@@ -37,7 +37,7 @@ func (p Pace) orDefault() Pace {
 	return p
 }
 
-// progress is how far a pull is. What is to come is learnt on the way; what has come containerd knows.
+// progress is the progress of a pull. Its total grows as manifests arrive; containerd has the bytes received.
 type progress struct {
 	store content.Store
 	// received counts the bytes from the network. containerd is given them in large pieces, too large to tell a slow
@@ -90,7 +90,7 @@ func (p *progress) expect(ctx context.Context, desc ocispec.Descriptor) ([]ocisp
 	if p.parts[desc.Digest] == nil {
 		next := &part{ref: remotes.MakeRefKey(ctx, desc), size: desc.Size}
 		if err == nil {
-			// It was there before, and is no part of what the pull brings.
+			// It was there before, and is not part of what the pull brings.
 			next.size, next.done = 0, true
 		}
 		p.parts[desc.Digest] = next
@@ -98,7 +98,7 @@ func (p *progress) expect(ctx context.Context, desc ocispec.Descriptor) ([]ocisp
 	return nil, nil
 }
 
-// update asks containerd what has come. Without an answer all is as before.
+// update queries containerd for the progress. Without an answer the progress stays as it is.
 func (p *progress) update(ctx context.Context) {
 	statuses, err := p.store.ListStatuses(ctx)
 	if err != nil {

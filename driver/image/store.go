@@ -1,5 +1,5 @@
-// Package image makes the images of tasks ready to run: from a registry, from an archive in the task's directories, or from
-// what containerd has already. It also removes images that no task uses. It must know nothing of containers.
+// Package image provides the images of tasks: from a registry, from an archive in the task's directories, or from
+// what containerd has already. It also removes images that no task uses. It must not depend on containers.
 package image
 
 import (
@@ -64,7 +64,7 @@ func NewStore(config Config) *Store {
 	return s
 }
 
-// Request asks for the image of a task that starts.
+// Request is a request for the image of a task.
 type Request struct {
 	Options
 	Task *drivers.TaskConfig
@@ -73,7 +73,7 @@ type Request struct {
 // Image is an image that is ready to run: its layers are unpacked in the snapshotter.
 type Image struct {
 	containerd.Image
-	// Given is the option image as it stands in the jobspec, for messages.
+	// Given is the option image as it is in the jobspec, for messages.
 	Given string
 	// Process is what the image says about its process.
 	Process ocispec.ImageConfig

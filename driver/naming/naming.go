@@ -1,4 +1,4 @@
-// Package naming has the names and labels of what the driver makes in containerd: containers, snapshots, leases and images.
+// Package naming has the names and labels of the driver's objects in containerd: containers, snapshots, leases and images.
 // Older versions of the plugin find their containers by them, so they must not change.
 package naming
 

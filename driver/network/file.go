@@ -9,7 +9,7 @@ import (
 // replaceFile writes a file into a task's directory, which everybody may read, and returns its path. What is there may be a
 // link that an earlier run of the task left, to a file of the host's: it is replaced.
 //
-// It does not sync the file. Each start writes it anew, so nothing is lost with one that a crash of the machine leaves
+// It does not sync the file. Each start writes it again, so nothing is lost with one that a crash of the machine leaves
 // empty; and a busy disk takes longer for it than all else before the container is made.
 func replaceFile(dir, name, text string) (path string, err error) {
 	file, err := os.CreateTemp(dir, "."+name+"-*")

@@ -1,4 +1,4 @@
-// Package network connects a task: it says which network namespace and which name the container has, and writes its
+// Package network connects a task: it selects the container's network namespace and host name, and writes its
 // /etc/hosts and /etc/resolv.conf. It makes no networks: Nomad does.
 package network
 

@@ -1,5 +1,5 @@
-// Package ociruntime names what runs containers: a shim of containerd's and the OCI runtime behind it. It refuses what
-// versions of crun do that would harm the node, and runs nothing itself.
+// Package ociruntime selects containerd's shim and the OCI runtime behind it. It refuses versions of crun where they would
+// harm the node, and runs nothing itself.
 package ociruntime
 
 import (

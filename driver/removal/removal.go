@@ -112,7 +112,7 @@ func (r *Remover) RemoveLease(ctx context.Context, id string) error {
 	return nil
 }
 
-// OrLater calls remove, one of the Remover's methods. If containerd is unavailable, that is no error: remove is called again
+// OrLater calls remove, one of the Remover's methods. If containerd is unavailable, that is not an error: remove is called again
 // when containerd is back, and later is set.
 func (r *Remover) OrLater(id string, remove func(context.Context, string) error) (later bool, err error) {
 	ctx, cancel := r.Client.ShortCall()

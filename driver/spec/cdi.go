@@ -102,7 +102,7 @@ func (c *Config) allowCDI(name string, gpu bool) error {
 }
 
 // hardenHooks gives an environment to the hooks that state none. A runtime would give them its own, which holds what the
-// image asks for, LD_PRELOAD included, and run them so as root on the host.
+// image sets, LD_PRELOAD included, and run them so as root on the host.
 func hardenHooks(s *Spec) {
 	if s.Hooks == nil {
 		return

@@ -61,7 +61,7 @@ type Config struct {
 	// holds profiles that tasks may name.
 	SeccompProfile string `codec:"seccomp_profile"`
 	SeccompDir     string `codec:"seccomp_dir"`
-	// Volumes says whether tasks may mount paths of the host, and how SELinux labels them. VolumeDir holds the
+	// Volumes sets whether tasks may mount paths of the host, and how SELinux labels them. VolumeDir holds the
 	// named volumes.
 	Volumes   VolumesConfig `codec:"volumes"`
 	VolumeDir string        `codec:"volume_dir"`

@@ -70,7 +70,7 @@ func hostAccountsSwap() bool {
 	return err == nil
 }
 
-// withMemorySwap lets the task have swap besides its memory. It stands after withMemory, which sets the limit.
+// withMemorySwap lets the task have swap besides its memory. It is applied after withMemory, which sets the limit.
 func withMemorySwap(options *TaskConfig, accountsSwap bool) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		if options.MemorySwap == "" {

@@ -76,7 +76,7 @@ func hasSELinux() bool {
 	return err == nil
 }
 
-// check refuses a label on a node that knows none: the runtime's error would name no option.
+// check refuses a label on a node without SELinux: the runtime's error would name no option.
 func (l selinuxLabel) check(hasSELinux bool) error {
 	if l.given() && !hasSELinux {
 		return fmt.Errorf("option security_opt = %q: this node has no SELinux; leave the label out, or place the task "+

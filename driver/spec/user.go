@@ -61,7 +61,7 @@ func withUser(task, imageUser, image string) oci.SpecOpts {
 	}
 }
 
-// withGroups adds further groups, by name in the image's /etc/group or by number. It stands after withUser, which sets
+// withGroups adds further groups, by name in the image's /etc/group or by number. It is applied after withUser, which sets
 // those that the user has.
 func withGroups(groups []string, image string) oci.SpecOpts {
 	return func(ctx context.Context, client oci.Client, c *containers.Container, s *Spec) error {

@@ -61,7 +61,7 @@ func (t *imageTree) close(ctx context.Context) error {
 	if t.mounts == nil {
 		return nil
 	}
-	// That the start was cancelled is no reason to leave it.
+	// That the start was cancelled is not a reason to leave it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.CallTimeout)
 	defer cancel()
 	err := t.storage.client.SnapshotService(t.storage.client.Snapshotter).Remove(ctx, t.key())

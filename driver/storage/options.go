@@ -88,7 +88,7 @@ func (o *Options) Check(policy Policy) error {
 
 // wantedMount is an entry of the options mount, mounts, volumes or tmpfs, in one form for all of them.
 type wantedMount struct {
-	// option is where it stands in the jobspec, for messages.
+	// option is where it is in the jobspec, for messages.
 	option string
 	// kind is mountBind, mountVolume or mountTmpfs.
 	kind string
@@ -321,7 +321,7 @@ func parseTmpfs(entry string) (wantedMount, error) {
 	return w, nil
 }
 
-// allowedBy says whether the operator lets a job mount this. Where an absolute path lies only the start of the task can
+// allowedBy reports whether the operator lets a job mount this. Where an absolute path lies only the start of the task can
 // tell, when it knows the allocation's directory.
 func (w *wantedMount) allowedBy(policy Policy) error {
 	if w.kind == mountVolume && w.source != "" && !policy.Enabled {

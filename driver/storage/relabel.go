@@ -35,7 +35,7 @@ func taskDirRelabels(cfg *drivers.TaskConfig, pluginLabel string) []relabel {
 	}
 }
 
-// WithRelabels labels the sources of mounts where the host has SELinux. It stands after the option that gives the
+// WithRelabels labels the sources of mounts where the host has SELinux. It is applied after the option that gives the
 // container its label.
 func (p *Prepared) WithRelabels() oci.SpecOpts {
 	return specOption(func(s *specs.Spec) error {

@@ -78,7 +78,7 @@ func (m *mountSources) hostPath(w wantedMount) (string, error) {
 	return w.source, nil
 }
 
-// place says whether the source of a bind mount lies in the allocation's directory, and where there. Elsewhere it may lie
+// place reports whether the source of a bind mount lies in the allocation's directory, and where there. Elsewhere it may lie
 // only if the operator says so.
 func (w *wantedMount) place(cfg *drivers.TaskConfig, policy Policy) (rel string, inside bool, err error) {
 	rel, inside, err = inAlloc(cfg, w.source)
@@ -112,7 +112,7 @@ func (o *Options) CheckTask(cfg *drivers.TaskConfig, policy Policy) error {
 	return errors.Join(errs...)
 }
 
-// inAlloc says whether a source lies in the allocation's directory, and where there.
+// inAlloc reports whether a source lies in the allocation's directory, and where there.
 func inAlloc(cfg *drivers.TaskConfig, source string) (rel string, inside bool, err error) {
 	host := source
 	if !filepath.IsAbs(host) {

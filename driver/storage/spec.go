@@ -91,7 +91,7 @@ func addMount(s *specs.Spec, m specs.Mount) {
 	}
 }
 
-// toHost says whether mounts that are made in the container are to be seen on the host, and those of the host inside;
+// toHost reports whether mounts that are made in the container are to be seen on the host, and those of the host inside;
 // fromHost whether the latter alone.
 func toHost(propagation string) bool   { return propagation == "shared" || propagation == "rshared" }
 func fromHost(propagation string) bool { return propagation == "slave" || propagation == "rslave" }

@@ -1,4 +1,4 @@
-// Package storage makes ready what a task's container mounts: task directories, host paths, named and anonymous volumes,
+// Package storage prepares the mounts of a task's container: task directories, host paths, named and anonymous volumes,
 // tmpfs and the volumes of its image. It must not start containers.
 package storage
 
@@ -53,7 +53,7 @@ type Storage struct {
 // New returns a Storage.
 func New(config Config) *Storage { return &Storage{config: config, client: config.Client} }
 
-// Request asks for the mounts of a task that starts. Its options have been checked.
+// Request is a request for the mounts of a task. Its options have been checked.
 type Request struct {
 	Task        *drivers.TaskConfig
 	ContainerID string

@@ -48,7 +48,7 @@ func (h *Handle) AwaitExit(ctx context.Context, unavailable bool) {
 		if notice.lost {
 			h.KillRest()
 		}
-		// Before Nomad can start the task anew, with the same pipes.
+		// Before Nomad can start the task again, with the same pipes.
 		EndStderr(h.Config)
 		h.finish(h.exitResult(notice), notice.at)
 	case <-ctx.Done():

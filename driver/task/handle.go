@@ -1,4 +1,4 @@
-// Package task is one task that runs or has run: the wait for its end, signals, commands executed in it, its output and its
+// Package task is one running or ended task: the wait for its end, signals, commands executed in it, its output and its
 // statistics. It must neither start tasks nor remove containers.
 package task
 

@@ -75,7 +75,7 @@ func (e ShimEndpoint) connect(ctx context.Context) (*ttrpc.Client, error) {
 	return ttrpc.NewClient(conn), nil
 }
 
-// killAtShim has the shim send a signal to the container's first process, or to all of them. It is no error if they have
+// killAtShim has the shim send a signal to the container's first process, or to all of them. It is not an error if they have
 // ended.
 func killAtShim(ctx context.Context, endpoint ShimEndpoint, container string, signal syscall.Signal, all bool) error {
 	client, err := endpoint.connect(ctx)

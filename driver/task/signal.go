@@ -95,7 +95,7 @@ func parseSignal(s string) (syscall.Signal, error) {
 	return number, nil
 }
 
-// kill sends the container's first process a signal, or all of its processes. It is no error if they have ended. Where
+// kill sends the container's first process a signal, or all of its processes. It is not an error if they have ended. Where
 // containerd is unavailable, or the shim dead, it sends the signal without them.
 func (h *Handle) kill(signal syscall.Signal, all bool) error {
 	err := h.killByContainerd(signal, all)

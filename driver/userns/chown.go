@@ -56,7 +56,7 @@ func handOver(dir string, all, to Range) error {
 			info, err = root.Lstat(name)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // A template that was rendered anew just now.
+			return nil // A template that was rendered again just now.
 		}
 		if err != nil {
 			return err

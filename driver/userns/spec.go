@@ -37,7 +37,7 @@ func WithUserNamespace(ids Range, dynamicUser uint32, driverRoot string) oci.Spe
 	)
 }
 
-// ownsNetwork says whether the container gets a network namespace of its own, rather than joining one.
+// ownsNetwork reports whether the container gets a network namespace of its own, rather than joining one.
 func ownsNetwork(s *specs.Spec) bool {
 	return slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
 		return n.Type == specs.NetworkNamespace && n.Path == ""

@@ -1,5 +1,5 @@
 // Package keeper starts a node's governor and watches it, unless another one runs already, of systemd for example. A governor
-// goes on when its keeper ends, since the tasks that it governs do; the next keeper takes it over.
+// continues when its keeper ends, since the tasks that it governs do; the next keeper takes it over.
 package keeper
 
 import (

@@ -139,7 +139,7 @@ func TestKeeper_StartsAnotherWhenOneIsKilled(t *testing.T) {
 	must.NotEq(t, first, tr.runs())
 }
 
-// The governor goes on without its keeper, and the next keeper takes it over.
+// The governor continues without its keeper, and the next keeper takes it over.
 func TestKeeper_TakesOver(t *testing.T) {
 	tr := newTrial(t, "good", nil)
 	first := tr.runs()

@@ -14,7 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
-// mostLogBytes is the size from which the log begins anew with the next governor.
+// mostLogBytes is the size from which the log begins again with the next governor.
 const mostLogBytes = 1 << 20
 
 // child is a governor that this keeper has started.

@@ -1,4 +1,4 @@
-// Package page is the memory file by which the governor tells a process whether it may launch work on its GPUs. The process
+// Package page is the memory file in which the governor publishes whether a process may launch work on its GPUs. The process
 // maps it read-only; only the governor can write it. intercept/governor/page.h has the layout in C.
 package page
 
@@ -80,7 +80,7 @@ func (p *Page) init(fd int) error {
 	return nil
 }
 
-// Close unmaps the page here. The process that has it goes on seeing what it said last.
+// Close unmaps the page here. The process that has it continues seeing what it said last.
 func (p *Page) Close() {
 	_ = unix.Munmap(p.bytes)
 	p.file.Close()

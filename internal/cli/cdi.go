@@ -16,7 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
-// defaultCDIDir is where programs leave CDI specifications that are made anew at each boot.
+// defaultCDIDir is where programs leave CDI specifications that are made again at each boot.
 const defaultCDIDir = "/var/run/cdi"
 
 // toStdout is the --output that prints.

@@ -40,7 +40,7 @@ func runChild(cmd *exec.Cmd) (int, error) {
 	}
 }
 
-// fromTerminal tells whether the terminal has sent a signal to the command as well: keys do so to all processes in the
+// fromTerminal reports whether the terminal has sent a signal to the command as well: keys do so to all processes in the
 // foreground, and a second SIGINT means something else to many programs.
 func fromTerminal(s os.Signal) bool {
 	if s != syscall.SIGINT && s != syscall.SIGQUIT {

@@ -63,7 +63,7 @@ func (l *Lock) Acquire(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
 	if ctx.Err() != nil {
-		return nil, l.tooLate(ctx) // the wait would go on without them, and may make the file
+		return nil, l.tooLate(ctx) // the wait would continue without them, and may make the file
 	}
 	select {
 	case l.turn <- struct{}{}:

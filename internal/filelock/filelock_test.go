@@ -64,7 +64,7 @@ func TestLock_GivenUp(t *testing.T) {
 	unlock()
 }
 
-// Whoever has given up beforehand begins nothing that goes on without them.
+// Whoever has given up beforehand begins nothing that continues without them.
 func TestLock_GivenUpBefore(t *testing.T) {
 	l := New(filepath.Join(t.TempDir(), "lock"), time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())

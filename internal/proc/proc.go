@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ID identifies one process for good: the kernel reuses process IDs, and start times begin anew with each boot. The zero value
+// ID identifies one process for good: the kernel reuses process IDs, and start times begin again with each boot. The zero value
 // is no process.
 //
 // Task states of the driver hold it by its fields' names, claims and the records of MPS daemons by the names for JSON.
@@ -126,7 +126,7 @@ func (id ID) Open() (*os.File, error) {
 	return nil, err
 }
 
-// Signal sends the process a signal. That it has ended is no error.
+// Signal sends the process a signal. That it has ended is not an error.
 func (id ID) Signal(signal syscall.Signal) error {
 	return id.whileOpen(func(file *os.File) error { return SignalTo(file, signal) })
 }
@@ -144,7 +144,7 @@ func (id ID) whileOpen(f func(*os.File) error) error {
 	return f(file)
 }
 
-// SignalTo sends a signal to the process of a descriptor. That it has ended is no error.
+// SignalTo sends a signal to the process of a descriptor. That it has ended is not an error.
 func SignalTo(file *os.File, signal syscall.Signal) error {
 	conn, err := file.SyscallConn()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package gpuinfo caches what NVML says of the node's GPUs: their list, and the CDI specification that adds them to a
+// Package gpuinfo caches facts about the node's GPUs from NVML: their list, and the CDI specification that adds them to a
 // container. To query NVML takes most of a second and a dynamically linked program, so the results are cached in files, in a
 // directory whose name changes with the driver. Package generate makes them.
 package gpuinfo

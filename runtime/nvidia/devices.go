@@ -82,7 +82,7 @@ func (d Devices) mounts(mount specs.Mount) bool {
 	if IsNode(ocispec.ContainerPath(mount.Destination)) || IsNode(ocispec.ContainerPath(mount.Source)) {
 		return true
 	}
-	// Whoever chooses the source, a path on the host, may also change it later: this is no protection against an attacker.
+	// Whoever chooses the source, a path on the host, may also change it later: this is not protection against an attacker.
 	var stat unix.Stat_t
 	if unix.Stat(mount.Source, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFCHR {
 		return false

@@ -1,4 +1,4 @@
-// Package ocispec answers questions about an OCI spec that several edits have.
+// Package ocispec has queries of an OCI spec that several edits share.
 package ocispec
 
 import (

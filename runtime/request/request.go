@@ -1,6 +1,6 @@
 // Package request reads the fraction of a GPU that a container requests without a scheduler, by its environment, by
-// annotations or by a CDI device, and reserves it. All input is untrusted: it comes from the image or from whoever starts
-// the container, and what is not understood is refused.
+// annotations or by a CDI device, and reserves it. All input is untrusted: it comes from the image or from the container's user,
+// and what is not understood is refused.
 package request
 
 import (

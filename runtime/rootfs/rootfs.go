@@ -2,7 +2,7 @@
 //
 // Every path is resolved inside the root by descriptor: a link in the image, or one that is swapped in meanwhile, is followed
 // as in the container, and never out of it. A path that leads to another file for each process is an error (ErrUndecided). No
-// device and no FIFO is ever opened, since opening one can have effects or block for ever.
+// device and no FIFO is ever opened, since opening one can have effects or block forever.
 package rootfs
 
 import (

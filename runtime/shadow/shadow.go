@@ -1,4 +1,4 @@
-// Package shadow has the names and paths of the shadow libraries, recognises them, and makes those for driver copies. It imports
+// Package shadow has the names and paths of the shadow libraries, recognises them, and creates those for driver copies. It imports
 // little, so that the hooks start quickly.
 package shadow
 

@@ -178,7 +178,7 @@ func TestContainer_WithoutClaimSeesNoGPU(t *testing.T) {
 	must.Eq(t, "0\n", n.must(n.oci("run", "--bundle", bundle, "c1")))
 }
 
-// A claim's token in a second container gets that one an error, and the first goes on.
+// A claim's token in a second container gets that one an error, and the first continues.
 func TestContainer_ClaimOfAnother(t *testing.T) {
 	sleep := "exec busybox sleep 1000"
 	for _, when := range []string{"the spec is edited", "the hook binds"} {

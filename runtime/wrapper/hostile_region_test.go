@@ -130,7 +130,7 @@ func (n *simulatedNode) mustHold(a attack) {
 }
 
 // What a container does to its own region, whatever it is, leaves its neighbours and the host alone: the neighbour that was
-// there keeps what it has, one that comes gets all that it may, and who looks after claims goes on as ever. The vandal
+// there keeps what it has, one that comes gets all that it may, and who looks after claims continues as ever. The vandal
 // gets at most its own limit. The simulator's record of physical memory is the judge.
 func TestHostileRegion(t *testing.T) {
 	const full, damaged, ended = "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_SYSTEM_NOT_READY", "SIGBUS"

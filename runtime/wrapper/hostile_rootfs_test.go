@@ -88,7 +88,7 @@ func (o *outside) drain() (events []string) {
 	}
 }
 
-// link makes what lies at a path in a root file system a link that leads outside.
+// link makes what is at a path in a root file system a link that leads outside.
 func (o *outside) link(rootfs, path, form string) {
 	o.t.Helper()
 	at := filepath.Join(rootfs, path)

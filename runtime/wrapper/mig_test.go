@@ -65,7 +65,7 @@ func TestContainer_TwoMIGInstances(t *testing.T) {
 	must.Eq(t, map[string]uint64{migSmall: limitOf}, n.peaks())
 }
 
-// A CDI spec of before the GPUs were numbered anew would bring somebody else's GPU.
+// A CDI spec of before the GPUs were numbered again would bring somebody else's GPU.
 func TestContainer_CDISpecOfOtherNumbers(t *testing.T) {
 	n := newNVIDIANode(t, "runc", "h200x2.conf")
 	proc := filepath.Join(n.cfg.DriverRoot, "proc/driver/nvidia/gpus")

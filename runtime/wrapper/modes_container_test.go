@@ -150,7 +150,7 @@ busybox env | busybox grep CUDA_MPS | busybox sort; ` + args[len(args)-1].(strin
 	}
 }
 
-// What is kept of the node's GPUs is of an instance that is gone and whose UUID another has: it is made anew.
+// What is kept of the node's GPUs is of an instance that is gone and whose UUID another has: it is made again.
 func TestContainer_InstanceWithTheUUIDOfAnEarlierOne(t *testing.T) {
 	n := newNVIDIANode(t, "runc", "h200-mig.conf")
 	must.NoError(t, os.RemoveAll(filepath.Join(n.cfg.DriverRoot, "etc/cdi")))

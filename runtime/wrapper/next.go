@@ -40,7 +40,7 @@ func lookPath(name, path string) (string, error) {
 	return "", fmt.Errorf("%q: %w in %s", name, exec.ErrNotFound, usualPath)
 }
 
-// refuseSelf returns an error if the next runtime is tranche-runtime itself, which would become itself for ever.
+// refuseSelf returns an error if the next runtime is tranche-runtime itself, which would become itself forever.
 func refuseSelf(next string) error {
 	info, err := os.Stat("/proc/self/exe")
 	if err != nil {

@@ -152,7 +152,7 @@ func (n *node) runtime(args ...string) *exec.Cmd {
 }
 
 // fails runs a command that must fail and returns what it wrote to its standard error. A container that was not to start
-// may run for ever, and hold the standard error open.
+// may run forever, and hold the standard error open.
 func (n *node) fails(cmd *exec.Cmd) string {
 	n.t.Helper()
 	var stderr strings.Builder

@@ -114,7 +114,7 @@ func TestPassthrough_Terminal(t *testing.T) {
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 			must.NoError(t, cmd.Start())
-			// Whoever does not get the line waits for it for ever: the end of all that the terminal is open in ends the test.
+			// Whoever does not get the line waits for it forever: the end of all that the terminal is open in ends the test.
 			late := time.AfterFunc(time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 			defer late.Stop()
 			must.NoError(t, slave.Close())
@@ -129,7 +129,7 @@ func TestPassthrough_Terminal(t *testing.T) {
 	}
 }
 
-// handles tells whether a process has done something about a signal: it catches it, or it blocks and reads it.
+// handles reports whether a process has done something about a signal: it catches it, or it blocks and reads it.
 func handles(t *testing.T, pid int, signal syscall.Signal) bool {
 	var sets uint64
 	for line := range strings.Lines(readFile(t, "/proc/"+strconv.Itoa(pid)+"/status")) {

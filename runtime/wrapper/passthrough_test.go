@@ -59,7 +59,7 @@ func (n *node) outcome(run program, s step) outcome {
 	cmd := run(strings.Fields(s.args)...)
 	cmd.Dir = s.dir
 	cmd.Stdin = strings.NewReader(s.stdin)
-	// Files, since a container that goes on would keep a pipe open.
+	// Files, since a container that continues would keep a pipe open.
 	stdout, stderr := n.capture("stdout"), n.capture("stderr")
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	err := cmd.Run()

@@ -17,7 +17,7 @@ import (
 type failure struct {
 	spoil func(n *node, id string, spec map[string]any)
 	says  string
-	// bound tells whether our hook has run by then. runc runs the hooks at poststop in any case, crun in none.
+	// bound reports whether our hook has run by then. runc runs the hooks at poststop in any case, crun in none.
 	bound bool
 }
 

@@ -85,7 +85,7 @@ func (m *OnDemand) setUnknown(uuid string, reason error) {
 	}
 }
 
-// Sizes asks GPUs whose sizes are not known which instances they can have. Most drivers answer only while MIG is on.
+// Sizes queries GPUs with unknown sizes for the instances that they can have. Most drivers answer only while MIG is on.
 func (m *OnDemand) Sizes(ctx context.Context, gpus []share.GPU) map[string][]mig.Profile {
 	learned := make(map[string][]mig.Profile)
 	for _, g := range gpus {

@@ -86,7 +86,7 @@ func (d *Daemons) Serves(g *share.GPU, pid int) bool {
 	return g.Mode == claim.ModeMPS && d.Manager.Has(g.UUID, pid)
 }
 
-// Reconcile starts and ends daemons as the GPUs are configured. Changes that take longer than reconcileWait go on in the
+// Reconcile starts and ends daemons as the GPUs are configured. Changes that take longer than reconcileWait continue in the
 // background.
 func (d *Daemons) Reconcile(ctx context.Context, gpus []share.GPU) {
 	known := make(map[string]share.GPU)
@@ -274,7 +274,7 @@ func (d *Daemons) MarkLeaving(g *share.GPU, group *ndevice.DeviceGroup) {
 	}
 }
 
-// Close waits for changes under way and stops watching the daemons, which go on running.
+// Close waits for changes under way and stops watching the daemons, which continue running.
 func (d *Daemons) Close() {
 	d.running.Wait()
 	d.Manager.Close()

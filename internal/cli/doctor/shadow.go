@@ -71,7 +71,7 @@ func load(ctx context.Context, library string) error {
 	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/true")
-	// The loader only complains about a library that it cannot preload, and goes on.
+	// The loader only complains about a library that it cannot preload, and continues.
 	cmd.WaitDelay = pipePatience
 	cmd.Env = []string{"LD_PRELOAD=" + library, "LD_BIND_NOW=1"}
 	out, err := cmd.CombinedOutput()

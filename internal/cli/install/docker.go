@@ -156,7 +156,7 @@ func isOurRuntime(entry *hujson.Value) bool {
 	return json.Unmarshal(entry.Pack(), &runtime) == nil && filepath.Base(runtime.Path) == filepath.Base(RuntimePath(""))
 }
 
-// sameRuntime tells whether the entry of a runtime is one that install writes, now or at an earlier time.
+// sameRuntime reports whether the entry of a runtime is one that install writes, now or at an earlier time.
 func sameRuntime(entry *hujson.Value, paths ...string) bool {
 	var runtime map[string]any
 	if json.Unmarshal(entry.Pack(), &runtime) != nil || len(runtime) != 1 {

@@ -141,7 +141,7 @@ func criIsOK(t *testing.T, binary, config, socket, plugin string) {
 	t.Fatalf("no plugin %s: %s", plugin, plugins)
 }
 
-// Docker takes the runtime up when it is told to reload, runs containers with it, and forgets it again.
+// Docker takes the runtime up when it is told to reload, runs containers with it, and removes it again.
 func TestDockerTakesItUp(t *testing.T) {
 	runtimePath := realEngine(t, "dockerd", "docker", "containerd")
 	must.NoError(t, node.FindDocker())

@@ -125,7 +125,7 @@ func nextRuntimes() []any {
 	return found
 }
 
-// ownDirs returns the directories of a file that are Tranche's own: one called tranche, and what lies in it.
+// ownDirs returns the directories of a file that are Tranche's own: one called tranche, and what is in it.
 func ownDirs(path string) []string {
 	dir := filepath.Dir(path)
 	switch {

@@ -270,7 +270,7 @@ func markedBlock(text, name string) []string {
 	return lines[begin : begin+length+1]
 }
 
-// OwnBlocks tells whether a plugin of ours has a block.
+// OwnBlocks reports whether a plugin of ours has a block.
 func (c *NomadConfig) OwnBlocks() bool {
 	return slices.ContainsFunc(c.Configured, func(name string) bool { return strings.HasSuffix(name, "-tranche") })
 }

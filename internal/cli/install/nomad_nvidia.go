@@ -49,7 +49,7 @@ func (c *NomadConfig) nvidiaToTurnOff() *nvidiaBlock {
 	return nvidia
 }
 
-// BothDevicePlugins tells whether nomad-device-nvidia and our device plugin are both to run, which file configures the
+// BothDevicePlugins reports whether nomad-device-nvidia and our device plugin are both to run, which file configures the
 // former, and which GPUs are left out by one of them.
 func (c *NomadConfig) BothDevicePlugins() (file string, ignored []string, both bool) {
 	nvidia := c.nvidia(func(string) bool { return true })

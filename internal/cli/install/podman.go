@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Podman reads the main file and then, in the order of their names, what lies in the directory beside it.
+// Podman reads the main file and then, in the order of their names, what is in the directory beside it.
 const (
 	podmanConfig  = "/etc/containers/containers.conf"
 	podmanDropIns = "/etc/containers/containers.conf.d"
