@@ -173,7 +173,7 @@ func TestMPSSim_NoBypass(t *testing.T) {
 		reasons := unhealthy(next(t, stream).Devices[1])
 		must.MapLen(t, 14, reasons)
 		for _, reason := range reasons {
-			must.StrContains(t, reason, fmt.Sprintf("past its MPS control daemon, by process %d: end it", quicker))
+			must.StrContains(t, reason, fmt.Sprintf("is used without its MPS control daemon, by process %d: end it", quicker))
 		}
 		_, err = second.Reserve([]string{claim.SliceName(simtest.H200UUID1, 0)})
 		must.ErrorContains(t, err, fmt.Sprint("by process ", quicker))

@@ -257,10 +257,10 @@ func TestMPS_waitsForUnmanaged(t *testing.T) {
 	p := newMPSPlugin(t, fake, k, nil)
 	stream := fingerprint(t, p)
 	for _, reason := range unhealthy(next(t, stream).Devices[0]) {
-		must.StrContains(t, reason, "when process 4711 is gone")
+		must.StrContains(t, reason, "until process 4711 is gone")
 	}
 	_, err := p.Reserve(sliceIDs(g, 0))
-	must.ErrorContains(t, err, "when process 4711 is gone")
+	must.ErrorContains(t, err, "until process 4711 is gone")
 	must.Eq(t, codes.Aborted, status.Code(err))
 	must.False(t, k.Owns(g.UUID))
 	fake.SetProcesses(g.UUID)
@@ -284,7 +284,7 @@ func TestMPS_Bypassed(t *testing.T) {
 	reasons := unhealthy(next(t, stream).Devices[0])
 	must.MapLen(t, 7, reasons)
 	for _, reason := range reasons {
-		must.Eq(t, fmt.Sprintf("the GPU NVIDIA H200 #0 (%s) is computed on past its MPS control daemon, by process %d: end it",
+		must.Eq(t, fmt.Sprintf("the GPU NVIDIA H200 #0 (%s) is used without its MPS control daemon, by process %d: end it",
 			g.UUID, contained), reason)
 	}
 	_, err := p.Reserve(sliceIDs(g, 0))

@@ -89,7 +89,7 @@ func TestIdle(t *testing.T) {
 	must.NoError(t, os.WriteFile(config, fmt.Appendf(nil, idleConfig, n.Agent.Address, token, hook.file), 0o600))
 	agent := agentURL(t, n, "TRANCHE_CONFIG="+config, "SSL_CERT_FILE="+hook.certificates)
 
-	const held = "and not stopped: idle.stops_per_hour is 2, and so many groups were stopped in the last hour"
+	const held = "and not stopped: 2 groups were stopped in the last hour, which is idle.stops_per_hour"
 	var stopped, spared string
 	for _, job := range []string{"first", "second"} {
 		alloc, err := n.WaitAlloc(deadline(t), job, func(a *api.AllocationListStub) bool {

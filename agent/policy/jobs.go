@@ -133,11 +133,11 @@ func holds(g group, allocs []*api.AllocationListStub, nodeID string, idle []stri
 	}
 	switch {
 	case running == 0:
-		return "Nomad says that none of its allocations runs"
+		return "none of its allocations runs in Nomad"
 	case active > 0:
-		return fmt.Sprintf("%d of its %d allocations are not idle for so long, or it is not known", active, running)
+		return fmt.Sprintf("%d of its %d allocations have not been idle for that long, or their use is unknown", active, running)
 	case elsewhere > 0:
-		return fmt.Sprintf("%d of its %d allocations are on other nodes, of whose use this node's agent does not know", elsewhere, running)
+		return fmt.Sprintf("%d of its %d allocations are on other nodes, and this agent does not know their use", elsewhere, running)
 	}
 	return ""
 }

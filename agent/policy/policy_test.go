@@ -305,9 +305,9 @@ func TestPolicy_Holds(t *testing.T) {
 		beside fakeAlloc
 		why    string
 	}{
-		"one that is not idle":   {fakeAlloc{id: "other", job: "j"}, "1 of its 2 allocations are not idle for so long, or it is not known"},
+		"one that is not idle":   {fakeAlloc{id: "other", job: "j"}, "1 of its 2 allocations have not been idle for that long, or their use is unknown"},
 		"one on another node":    {fakeAlloc{id: "other", job: "j", node: otherNode}, "1 of its 2 allocations are on other nodes"},
-		"an instance as a whole": {fakeAlloc{id: "other", job: "j", group: "another", parent: "parent"}, "1 of its 2 allocations are not idle"},
+		"an instance as a whole": {fakeAlloc{id: "other", job: "j", group: "another", parent: "parent"}, "1 of its 2 allocations have not been idle"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "[idle]\npolicy = 'stop'\nafter = '1h'\ngrace = '0s'")
@@ -346,7 +346,7 @@ func TestPolicy_StopsPerHour(t *testing.T) {
 	}
 	held := n.after(time.Hour)
 	must.Eq(t, states{"a": idle.Stopped, "b": idle.Stopped, "c": idle.Held, "d": idle.Held}, n.states(held))
-	must.StrContains(t, held["claim-c"].Note, "idle.stops_per_hour is 2, and so many groups were stopped in the last hour")
+	must.StrContains(t, held["claim-c"].Note, "2 groups were stopped in the last hour, which is idle.stops_per_hour")
 	n.after(time.Hour - time.Second)
 	must.Len(t, 2, n.nomad.stopped)
 

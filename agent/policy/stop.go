@@ -39,7 +39,7 @@ func (p *Policy) stopDue(ctx context.Context, s *monitor.Snapshot) {
 	}
 	for _, g := range order {
 		if len(p.stops) >= p.Config.StopsPerHour {
-			p.hold(groups[g], fmt.Sprintf("idle.stops_per_hour is %d, and so many groups were stopped in the last hour", p.Config.StopsPerHour), now)
+			p.hold(groups[g], fmt.Sprintf("%d groups were stopped in the last hour, which is idle.stops_per_hour", p.Config.StopsPerHour), now)
 			continue
 		}
 		p.stopGroup(ctx, g, groups[g], s)

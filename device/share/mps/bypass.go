@@ -33,8 +33,8 @@ func (d *Daemons) checkUnused(ctx context.Context, g *share.GPU) error {
 	if len(users) == 0 {
 		return nil
 	}
-	return &waitsError{fmt.Sprintf("the GPU %s goes behind its MPS control daemon when %s is gone: the daemon's server has to "+
-		"be the only one to compute on it", g, strings.Join(users, ", "))}
+	return &waitsError{fmt.Sprintf("the GPU %s waits for its MPS control daemon until %s is gone: only the daemon's server may "+
+		"compute on it", g, strings.Join(users, ", "))}
 }
 
 // bypassError names the processes that compute on a GPU without its daemon. Programs of tasks find no GPU then.
@@ -43,7 +43,7 @@ func bypassError(g *share.GPU, pids []int) error {
 	if len(pids) > 1 {
 		by, end = "processes", "end them"
 	}
-	return &waitsError{fmt.Sprintf("the GPU %s is computed on past its MPS control daemon, by %s %s: %s", g, by,
+	return &waitsError{fmt.Sprintf("the GPU %s is used without its MPS control daemon, by %s %s: %s", g, by,
 		strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ", "), "[]"), end)}
 }
 
