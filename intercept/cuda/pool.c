@@ -110,7 +110,8 @@ static CUresult after(struct allocating *allocating, const struct work *work, CU
     if (ours)
         pools_freed(process, &memory, work->context, stream, result);
     *address = 0;
-    pools_trim(process, pools_gpu(allocating->pool), POOLS_WHAT_IS_FREE);
+    /* The free comes after the stream's work: until then the pool cannot give back what it grew by. */
+    pools_trim(process, pools_gpu(allocating->pool), POOLS_AFTER_WAITING);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -18,6 +18,7 @@ struct CUstream_st {
     CUcontext context;
     bool stuck, destroyed, ends_beside_free;
     uint64_t put, done;
+    unsigned queries; /* until it is no longer stuck; 0: for good */
 };
 
 struct CUevent_st {
@@ -96,6 +97,8 @@ static CUresult event_record(CUevent event, CUstream stream) {
 
 static CUresult event_query(CUevent event) {
     fake_counts.queries++;
+    if (event->stream != NULL && event->stream->queries != 0 && --event->stream->queries == 0)
+        fake_stream_stick(event->stream, false);
     return event->stream == NULL || is_done(event->stream, event->number) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -161,6 +164,7 @@ static CUresult free_now(CUdeviceptr address) {
 void fake_stream_stick(CUstream stream, bool stuck) {
     struct CUstream_st *of = stream_of(stream);
     of->stuck = stuck;
+    of->queries = 0;
     of->done = of->put;
     for (unsigned i = 0; i < LATER; i++) {
         if (later[i].stream != of || !is_done(of, later[i].number))
@@ -168,6 +172,11 @@ void fake_stream_stick(CUstream stream, bool stuck) {
         free_now(later[i].address);
         later[i].stream = NULL;
     }
+}
+
+void fake_stream_stick_for(CUstream stream, unsigned queries) {
+    fake_stream_stick(stream, true);
+    stream_of(stream)->queries = queries;
 }
 
 void fake_stream_destroy_beside_free(CUstream stream) {

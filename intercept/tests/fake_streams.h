@@ -14,6 +14,9 @@ CUstream fake_stream_new(void);
 /* Whether a stream, or everything, is stuck before what is put into it from now on; what was put in before is done. */
 void fake_stream_stick(CUstream stream, bool stuck);
 
+/* Stuck until events in it were queried so often. */
+void fake_stream_stick_for(CUstream stream, unsigned queries);
+
 /* As another thread does it while memory is freed in the stream: once the library in front has asked for the context. */
 void fake_stream_destroy_beside_free(CUstream stream);
 

@@ -1058,6 +1058,27 @@ static void test_full_pool_is_used_again(void) {
     CHECK(cuMemAlloc_v2(&linear, LIMIT - fake_physical(0)) == CUDA_SUCCESS, "the rest is there for other memory");
 }
 
+/* What an empty pool grew by in the last piece is given back once the stream has come to the free that undoes it. */
+static void test_refused_growth_is_given_back(void) {
+    CUdeviceptr address, linear;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new();
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - 140 * MIB) == CUDA_SUCCESS, "all but 40 MiB");
+    fake_stream_stick_for(stream, 3);
+    CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY, "busy for a moment");
+    CHECK(fake_peak(0) == LIMIT - 8 * MIB, "the pool grew: %llu", (unsigned long long)fake_peak(0));
+    CHECK(fake_physical(0) == LIMIT - 40 * MIB && counted() == LIMIT - 40 * MIB, "%llu taken, %llu counted",
+          (unsigned long long)fake_physical(0), (unsigned long long)counted());
+    fake_stream_stick(stream, true);
+    CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY, "busy for long");
+    CHECK(fake_physical(0) == LIMIT - 8 * MIB && counted() == LIMIT - 8 * MIB, "%llu taken, %llu counted",
+          (unsigned long long)fake_physical(0), (unsigned long long)counted());
+    fake_stream_stick(stream, false);
+    CHECK(cuMemAlloc_v2(&linear, 42 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "more than is left");
+    CHECK(fake_counts.events == 0, "%u events live", fake_counts.events);
+    CHECK(cuMemAlloc_v2(&linear, 40 * MIB) == CUDA_SUCCESS, "other memory has it");
+}
+
 /* --- the driver calls back ---------------------------------------------------------------------------------------- */
 
 static CUgraphExec spare; /* instantiated */
@@ -1580,6 +1601,7 @@ int main(int argc, char **argv) {
     RUN(test_stream_destroyed_beside_a_free);
     RUN(test_asynchronous_free_of_linear_memory);
     RUN(test_pool_keeps_headroom);
+    RUN(test_refused_growth_is_given_back);
     RUN(test_full_pool_is_used_again);
     RUN(test_no_lock_during_a_launch);
     RUN(test_calls_while_something_ends);
