@@ -85,6 +85,16 @@ func (n *healthNode) run(taskID string, gpus ...string) *drivers.TaskConfig {
 	return cfg
 }
 
+// runBesideAnother has the task "one" run, and another on its GPU, and returns the claim of the first.
+func (n *healthNode) runBesideAnother() (claimID string) {
+	task := n.run("one", "GPU-a")
+	n.run("other", "GPU-a")
+	n.emitted(0)
+	claims, err := n.Claims.of(n.t.Context(), task)
+	must.NoError(n.t, err)
+	return claims[0].ID
+}
+
 // end ends a task.
 func (n *healthNode) end(cfg *drivers.TaskConfig) {
 	n.mu.Lock()
@@ -171,31 +181,22 @@ func TestHealth_Before(t *testing.T) {
 func TestHealth_Uncounted(t *testing.T) {
 	n := newHealthNode(t)
 	n.run("none")
-	task := n.run("one", "GPU-a")
-	n.run("other", "GPU-a")
-	n.emitted(0)
-	claims, err := n.Claims.of(t.Context(), task)
-	must.NoError(t, err)
-	uncounted := map[string]health.Condition{claims[0].ID: {Problem: "process 4711 (1GiB)", Since: time.Now()}}
+	id := n.runBesideAnother()
+	uncounted := map[string]health.Condition{id: {Problem: "process 4711 (1GiB)", Since: time.Now()}}
 	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: uncounted}))
-	said := "the task uses GPU memory that its claim " + claims[0].ID + " does not count: process 4711 (1GiB)"
+	said := "the task uses GPU memory that its claim " + id + " does not count: process 4711 (1GiB)"
 	must.Eq(t, map[string][]string{"one": {said}}, n.emitted(1))
 	gone := map[string]health.Condition{"GPU-b": {Problem: xid79, Since: time.Now()}}
 	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: gone, Uncounted: uncounted}))
 	n.emitted(0)
 	must.NoError(t, health.Write(n.runDir, health.Report{}))
-	must.Eq(t, map[string][]string{"one": {"the claim " + claims[0].ID + " counts all GPU memory of the task again"}}, n.emitted(1))
+	must.Eq(t, map[string][]string{"one": {"the claim " + id + " counts all GPU memory of the task again"}}, n.emitted(1))
 }
 
 // A task whose processes use the GPU outside of its turns gets an event that names them, and one when that is over.
 func TestHealth_NotJoined(t *testing.T) {
 	n := newHealthNode(t)
-	task := n.run("one", "GPU-a")
-	n.run("other", "GPU-a")
-	n.emitted(0)
-	claims, err := n.Claims.of(t.Context(), task)
-	must.NoError(t, err)
-	id := claims[0].ID
+	id := n.runBesideAnother()
 	write := func(outside ...status.Process) {
 		must.NoError(t, status.Write(n.runDir, status.Status{
 			Written: time.Now(), Claims: map[string]status.Claim{id: {NotJoined: outside}},
@@ -217,14 +218,10 @@ func TestHealth_NotJoined(t *testing.T) {
 // What follows is in the event; where the operator wants it, the task is ended, once.
 func TestHealth_BypassEnds(t *testing.T) {
 	n := newHealthNode(t)
-	task := n.run("one", "GPU-a")
-	n.run("other", "GPU-a")
-	n.emitted(0)
-	claims, err := n.Claims.of(t.Context(), task)
-	must.NoError(t, err)
+	id := n.runBesideAnother()
 	write := func(follows layout.Bypass) {
 		must.NoError(t, status.Write(n.runDir, status.Status{Written: time.Now(), Claims: map[string]status.Claim{
-			claims[0].ID: {NotJoined: []status.Process{{PID: 4711, Name: "a.out"}}, Bypass: follows},
+			id: {NotJoined: []status.Process{{PID: 4711, Name: "a.out"}}, Bypass: follows},
 		}}))
 	}
 	write(layout.BypassCharged)
@@ -243,21 +240,16 @@ func TestHealth_BypassEnds(t *testing.T) {
 // A task whose claim has been idle for too long gets an event of each consequence, and one when that is over.
 func TestHealth_Idle(t *testing.T) {
 	n := newHealthNode(t)
-	task := n.run("one", "GPU-a")
-	n.run("other", "GPU-a")
-	n.emitted(0)
-	claims, err := n.Claims.of(t.Context(), task)
-	must.NoError(t, err)
-	c := claims[0]
+	id := n.runBesideAnother()
 	condition := idle.Condition{State: idle.Observed, Since: time.Unix(1_800_000_000, 0)}
 	write := func() {
-		must.NoError(t, idle.Write(n.runDir, idle.Report{Claims: map[string]idle.Condition{c.ID: condition}}))
+		must.NoError(t, idle.Write(n.runDir, idle.Report{Claims: map[string]idle.Condition{id: condition}}))
 	}
 	write()
 	n.emitted(0)
 	condition.State = idle.Warned
 	write()
-	must.Eq(t, map[string][]string{"one": {"claim " + c.ID + " is idle since 2027-01-15 08:00:00 UTC"}}, n.emitted(1))
+	must.Eq(t, map[string][]string{"one": {"claim " + id + " is idle since 2027-01-15 08:00:00 UTC"}}, n.emitted(1))
 	condition.State, condition.Note = idle.Held, "others are busy"
 	write()
 	must.StrHasSuffix(t, "and not stopped: others are busy", n.emitted(1)["one"][0])
@@ -274,17 +266,13 @@ func TestHealth_Idle(t *testing.T) {
 // Where the operator wants it, the task is ended, once.
 func TestHealth_UncountedEnds(t *testing.T) {
 	n := newHealthNode(t)
-	task := n.run("one", "GPU-a")
-	n.run("other", "GPU-a")
-	n.emitted(0)
-	claims, err := n.Claims.of(t.Context(), task)
-	must.NoError(t, err)
+	id := n.runBesideAnother()
 	condition := health.Condition{Problem: "process 4711 (1GiB)", Since: time.Now(), Bytes: 1 << 30, End: true}
-	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{claims[0].ID: condition}}))
+	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{id: condition}}))
 	events := n.emitted(3)["one"]
 	must.Eq(t, "killed", events[1])
 	must.StrContains(t, events[2], "the task was ended for that")
 	condition.Bytes = 2 << 30
-	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{claims[0].ID: condition}}))
+	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{id: condition}}))
 	n.emitted(0)
 }
