@@ -48,7 +48,7 @@ func TestNomadErrors(t *testing.T) {
 	dir := t.TempDir()
 	o := Options{RuntimePath: testRuntime, ConfigFile: dir}
 	_, err := Nomad{}.Install(t.Context(), o, Entry{})
-	must.ErrorContains(t, err, "name the directory with --plugin-dir")
+	must.ErrorContains(t, err, "set --plugin-dir")
 	broken := write(t, filepath.Join(dir, "x.hcl"), "plugin \"a\" {\n")
 	_, err = Nomad{}.Install(t.Context(), o, Entry{})
 	must.ErrorContains(t, err, broken+" cannot be read")
