@@ -201,7 +201,8 @@ func TestProperties_GPUs(t *testing.T) {
 		for i, n := range g {
 			must.SliceEmpty(t, n.broken, where, must.Sprint(n.broken))
 			ratio := float64(had[2*i]) / float64(had[2*i]+had[2*i+1])
-			must.Less(t, 0.02, math.Abs(ratio-0.4), where)
+			// Twice what it is on one GPU: turns end early for those that wait for another GPU, too.
+			must.Less(t, 0.04, math.Abs(ratio-0.4), where)
 		}
 	}
 }
