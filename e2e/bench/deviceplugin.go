@@ -100,7 +100,8 @@ func (n *deviceNode) start(options map[string]any) (*devicePlugin, error) {
 	}
 	config := map[string]any{
 		"enabled": true, "mode": "slice", "slice_memory": deviceSliceMemory, "context_memory": contextMemory,
-		"uncounted_memory": "charge", "fingerprint_period": "1h", "driver_root": n.sim.Root, "state_dir": state, "run_dir": run,
+		"uncounted_memory": "charge", "compute_bypass": "observe", "fingerprint_period": "1h",
+		"driver_root": n.sim.Root, "state_dir": state, "run_dir": run,
 	}
 	maps.Copy(config, options)
 	p := &devicePlugin{process: process, ledger: ledger}
