@@ -17,15 +17,15 @@ down=hwdownload,format=nv12
 small=(-i testsrc2=duration=1:size=320x240:rate=5,format=nv12)
 in_root bare frames "${ffmpeg[@]}" "${small[@]}" -f framemd5 - >"$node/frames"
 check "frames" 5 "$(grep -vc '^#' "$node/frames")"
-run_both copies "${ffmpeg[@]}" "${small[@]}" -vf "hwupload_cuda,$down" -f framemd5 -
+run_each copies "${ffmpeg[@]}" "${small[@]}" -vf "hwupload_cuda,$down" -f framemd5 -
 check "what was copied up and down" "$(cat "$node/frames")" "$(cat "$node/shadow-copies.out")"
 # The simulated GPU runs no kernel, so what these make of the frames is not looked at.
-run_both scale "${ffmpeg[@]}" "${small[@]}" -vf "hwupload_cuda,scale_cuda=640:480,$down" -f null -
+run_each scale "${ffmpeg[@]}" "${small[@]}" -vf "hwupload_cuda,scale_cuda=640:480,$down" -f null -
 check "scale: kernels for luma and chroma of five frames" 10 "$(record shadow-scale launches)"
-run_both yadif "${ffmpeg[@]}" "${small[@]}" -vf "hwupload_cuda,yadif_cuda,$down" -f null -
+run_each yadif "${ffmpeg[@]}" "${small[@]}" -vf "hwupload_cuda,yadif_cuda,$down" -f null -
 check "yadif: kernels for luma and chroma of five frames" 10 "$(record shadow-yadif launches)"
 # Not thumbnail_cuda: this ffmpeg crashes when it frees that filter, after the last call of CUDA.
-run_both overlay "${ffmpeg[@]}" "${small[@]}" -f lavfi "${small[@]}" -filter_complex \
+run_each overlay "${ffmpeg[@]}" "${small[@]}" -f lavfi "${small[@]}" -filter_complex \
     "[0]hwupload_cuda[a];[1]hwupload_cuda[b];[a][b]overlay_cuda,$down" -f null -
 
 # --- at the limit ---
@@ -41,6 +41,6 @@ check "60 large frames, refused as users of ffmpeg know it" 1 \
 check_at_most "60 large frames, by the record" $((limit * mib)) "$(record shadow-large peak_bytes)"
 check_at_most "one more frame had not fitted" $((16 * mib)) $((limit * mib - $(record shadow-large peak_bytes)))
 check "60 large frames: nothing stays" 0 "$(record shadow-large bytes)"
-run_both again "${ffmpeg[@]}" "${small[@]}" -vf "hwupload_cuda,$down" -f framemd5 -
+run_each again "${ffmpeg[@]}" "${small[@]}" -vf "hwupload_cuda,$down" -f framemd5 -
 
 finish

@@ -21,13 +21,13 @@ down=(cudadownload ! video/x-raw)
 
 in_root bare frames gst-launch-1.0 -q "${frames[@]}" ! fdsink >"$node/frames"
 check "bytes of five frames" 576000 "$(wc -c <"$node/frames")"
-run_both copies gst-launch-1.0 -q "${frames[@]}" ! cudaupload ! "$on_gpu" ! "${down[@]}" ! fdsink
+run_each copies gst-launch-1.0 -q "${frames[@]}" ! cudaupload ! "$on_gpu" ! "${down[@]}" ! fdsink
 check "what was copied up and down" "$(cksum <"$node/frames")" "$(cksum <"$node/shadow-copies.out")"
 # The simulated GPU runs no kernel, so what these make of the frames is not looked at.
-run_both scale gst-launch-1.0 -q "${frames[@]}" ! cudaupload ! cudascale ! "$on_gpu,width=640,height=480" ! \
+run_each scale gst-launch-1.0 -q "${frames[@]}" ! cudaupload ! cudascale ! "$on_gpu,width=640,height=480" ! \
     "${down[@]}" ! fakesink
 check "scale: a kernel for each of five frames" 5 "$(record shadow-scale launches)"
-run_both convert gst-launch-1.0 -q "${frames[@]}" ! cudaupload ! cudaconvert ! "$on_gpu,format=BGRA" ! \
+run_each convert gst-launch-1.0 -q "${frames[@]}" ! cudaupload ! cudaconvert ! "$on_gpu,format=BGRA" ! \
     "${down[@]}" ! fakesink
 check "convert: a kernel for each of five frames" 5 "$(record shadow-convert launches)"
 
