@@ -43,8 +43,8 @@ func newLoop() (*loop, error) {
 		l.close()
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	for _, fd := range []int{l.timer, l.event} {
-		if err := l.add(fd, func() { drain(fd) }); err != nil {
+	for fd, fired := range map[int]func(){l.timer: func() { l.due = 0 }, l.event: func() {}} {
+		if err := l.add(fd, func() { drain(fd); fired() }); err != nil {
 			l.close()
 			return nil, err
 		}

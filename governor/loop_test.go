@@ -39,3 +39,19 @@ func TestLoop_EventOfAClosedDescriptor(t *testing.T) {
 		}
 	}
 }
+
+// A time that has passed is due again if it is asked for again: a process may be found to be stopped by the timer that was due when
+// its turn has to end.
+func TestLoop_SameTimeAgain(t *testing.T) {
+	l, err := newLoop()
+	must.NoError(t, err)
+	defer l.close()
+	for range 2 {
+		must.NoError(t, l.set(1))
+		ready := []unix.PollFd{{Fd: int32(l.timer), Events: unix.POLLIN}}
+		count, err := unix.Poll(ready, 10_000)
+		must.NoError(t, err)
+		must.Eq(t, 1, count)
+		must.NoError(t, l.wait(make([]unix.EpollEvent, 64)))
+	}
+}
