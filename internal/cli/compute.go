@@ -87,7 +87,7 @@ func awaitGovernor(ctx context.Context, dir *private.Dir, c *claim.Claim) error 
 	ctx, cancel := context.WithTimeout(ctx, governorPatience)
 	defer cancel()
 	if err := dir.AwaitGovernor(ctx, c.ID); err != nil {
-		return fmt.Errorf("--share, --max and --priority: the governor does not expect the command after %s: %w; its log says why "+
+		return fmt.Errorf("--share, --max and --priority: the governor has not made the claim's socket within %s: %w; its log says why "+
 			"(journalctl -u tranche-governor, or governor/log in --run-dir)", governorPatience, err)
 	}
 	return nil

@@ -125,7 +125,7 @@ func TestRun_Share(t *testing.T) {
 	code, out, stderr := tr.run("--memory", "1GiB", "--share", "30", "--", "sh", "-c", script)
 	must.Eq(t, exitOwnFailure, code)
 	must.Eq(t, "", out)
-	must.StrContains(t, stderr, "the governor does not expect the command after 1ms: context deadline exceeded; its log says why")
+	must.StrContains(t, stderr, "the governor has not made the claim's socket within 1ms: context deadline exceeded; its log says why")
 	must.SliceEmpty(t, tr.privateDirs(t))
 
 	governorPatience = time.Minute
