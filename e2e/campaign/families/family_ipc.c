@@ -552,7 +552,7 @@ static const struct operation operations[] = {
     {"ipc.end_pool", 4, end_pool, "cuMemPoolDestroy cuMemFreeAsync cuStreamSynchronize", false, false},
     {"ipc.import_pool", 12, import_pool, "cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemFree_v2",
      false, false},
-    {"ipc.end_import", 6, end_import, "cuMemPoolDestroy cuMemFree_v2", false, false},
+    {"ipc.end_import", 6, end_import, "cuMemPoolDestroy cuMemFree_v2", false, true},
     {0},
 };
 
