@@ -130,10 +130,10 @@ static bool begins(const char *name, uint64_t room, const char *with) {
 
 static void add_section(struct image_size *size, const char *name, uint64_t room, const Elf64_Shdr *section) {
     if (begins(name, room, ".nv.global") || begins(name, room, ".nv.constant")) {
-        add(&size->data, section->sh_size);
-        add(&size->data, larger(section->sh_addralign, SECTION_ALIGNMENT));
+        add_to(&size->data, section->sh_size);
+        add_to(&size->data, larger(section->sh_addralign, SECTION_ALIGNMENT));
     } else if (begins(name, room, ".text.")) {
-        add(&size->code, section->sh_size);
+        add_to(&size->code, section->sh_size);
     }
 }
 
@@ -153,12 +153,12 @@ static void add_symbols(struct image_size *size, const struct view *image, const
         memcpy(&symbol, image->at + table->sh_offset + at, sizeof symbol);
         if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || !(symbol.st_other & SYMBOL_MANAGED))
             continue;
-        add(&managed, symbol.st_size);
-        add(&managed, SECTION_ALIGNMENT);
+        add_to(&managed, symbol.st_size);
+        add_to(&managed, SECTION_ALIGNMENT);
     }
     if (managed != 0)
-        add(&size->data, BLOCK_BYTES);
-    add(&size->data, managed);
+        add_to(&size->data, BLOCK_BYTES);
+    add_to(&size->data, managed);
 }
 
 /* Compilers make no files of another class, and none with extended section numbers. */

@@ -199,8 +199,8 @@ static void add_variable(struct image_size *size, const struct declared *declare
         size->data = UINT64_MAX;
         return;
     }
-    add(&size->data, bytes >= BLOCK_BYTES / 2 ? pages_to_bytes(pages_of(bytes)) : 2 * bytes);
-    add(&size->data, declared->alignment);
+    add_to(&size->data, bytes >= BLOCK_BYTES / 2 ? pages_to_bytes(pages_of(bytes)) : 2 * bytes);
+    add_to(&size->data, declared->alignment);
 }
 
 /* Parses " .align 4 .b8 a[8], b = 1, c[] = {1, 2};" after .global, and returns the end. */
@@ -303,7 +303,7 @@ struct image_size image_ptx_size(const char *text, size_t length) {
     add_variables(&size, copy, ".global");
     add_variables(&size, copy, ".const");
     if (strstr(copy, ".managed") != NULL) /* the driver places these apart */
-        add(&size.data, BLOCK_BYTES);
+        add_to(&size.data, BLOCK_BYTES);
     mapped_free(copy, room);
     return size;
 }

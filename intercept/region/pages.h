@@ -28,4 +28,10 @@ static inline uint64_t product(uint64_t a, uint64_t b) {
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
+/* Adds to a sum, which becomes UINT64_MAX if it overflows. */
+static inline void add_to(uint64_t *sum, uint64_t more) {
+    if (__builtin_add_overflow(*sum, more, sum))
+        *sum = UINT64_MAX;
+}
+
 #endif
