@@ -84,7 +84,7 @@ INTERCEPT_region_share_test := $(INTERCEPT_TESTS)/region_share_test.c $(INTERCEP
 INTERCEPT_region_fault_test := $(INTERCEPT_TESTS)/region_fault_test.c $(INTERCEPT_REGION_TEST)
 INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
 # The shadow's sources, with the fake driver in place of driver/real.c.
-INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c fake_streams.c fake_graphs.c no_steps.c check.c fixture.c) \
+INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c objects_test.c fake_driver.c fake_streams.c fake_graphs.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA))))
 # The governed library's sources, with a driver and a governor for tests.
 INTERCEPT_governor_test := -DTRANCHE_GOVERNED \

@@ -21,26 +21,29 @@ static void load_into(uint32_t context, int gpu, void *argument) {
                 (struct entry){.key = objects_key((uintptr_t)library->handle, context),
                                .charge = charge,
                                .with = library->size.code,
-                               .context = context,
-                               .references = objects_mark((uintptr_t)library->handle)});
+                               .context = context});
 }
 
-static void unload(struct process *process, CUlibrary library) {
+static void unload_from(uint32_t context, int gpu, void *argument) {
+    const struct library_loading *library = argument;
     struct entry entry;
-    while (objects_remove_one_of(process, KIND_LIBRARY_IN_CONTEXT, objects_mark((uintptr_t)library), &entry)) {
-        context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
-        charge_end(process, &entry.charge);
-    }
+    (void)gpu;
+    if (!objects_remove(library->process, KIND_LIBRARY_IN_CONTEXT, objects_key((uintptr_t)library->handle, context),
+                        &entry))
+        return;
+    context_extra_subtract(library->process, context, EXTRA_CODE, entry.with);
+    charge_end(library->process, &entry.charge);
 }
 
 /* Records what was taken for a library before it had a handle by its handle. */
-static void rename_to(struct process *process, CUlibrary library) {
+static void rename_in(uint32_t context, int gpu, void *argument) {
+    const struct library_loading *library = argument;
     struct entry entry;
-    while (objects_remove_one_of(process, KIND_LIBRARY_IN_CONTEXT, objects_mark(0), &entry)) {
-        entry.key = objects_key((uintptr_t)library, entry.context);
-        entry.references = objects_mark((uintptr_t)library);
-        objects_put(process, KIND_LIBRARY_IN_CONTEXT, entry);
-    }
+    (void)gpu;
+    if (!objects_remove(library->process, KIND_LIBRARY_IN_CONTEXT, objects_key(0, context), &entry))
+        return;
+    entry.key = objects_key((uintptr_t)library->handle, context);
+    objects_put(library->process, KIND_LIBRARY_IN_CONTEXT, entry);
 }
 
 void libraries_unloaded(struct process *process, CUlibrary library) {
@@ -48,10 +51,10 @@ void libraries_unloaded(struct process *process, CUlibrary library) {
     objects_remove(process, KIND_LIBRARY, (uintptr_t)library, &entry);
     objects_remove(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &entry);
     variables_unloaded(process, (uintptr_t)library);
-    while (objects_remove_one_of(process, KIND_MODULE, objects_mark((uintptr_t)library), &entry)) {
+    while (objects_remove_part(process, KIND_MODULE, (uintptr_t)library, &entry)) {
         /* recorded by cuLibraryGetModule, without a charge */
     }
-    unload(process, library);
+    contexts_each(process, unload_from, &(struct library_loading){.process = process, .handle = library});
 }
 
 /* A library that takes more in every context than is charged. */
@@ -94,13 +97,14 @@ CUresult libraries_before(struct library_loading *library) {
 CUresult libraries_after(struct library_loading *library, CUresult result, CUlibrary handle) {
     struct process *process = library->process;
     if (result == CUDA_SUCCESS) {
-        rename_to(process, handle);
+        library->handle = handle;
+        contexts_each(process, rename_in, library);
         objects_put(process, KIND_LIBRARY,
                     (struct entry){.key = (uintptr_t)handle,
                                    .with = library->size.data,
                                    .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
     } else {
-        unload(process, NULL);
+        contexts_each(process, unload_from, library);
     }
     if (result == CUDA_SUCCESS && library->size.hidden)
         variables_unread(process, (uintptr_t)handle, 0, library->size.spare);
@@ -123,7 +127,7 @@ CUresult libraries_unload(struct process *process, CUlibrary library) {
 static CUresult load_all_into(struct process *process, const struct place *place) {
     struct library_loading library = {.process = process};
     struct entry known;
-    for (size_t at = 0; library.result == CUDA_SUCCESS && objects_at(process, KIND_LIBRARY, at, &known); at++) {
+    for (size_t at = 0; library.result == CUDA_SUCCESS && objects_next(process, KIND_LIBRARY, &at, &known);) {
         library.handle = (CUlibrary)(uintptr_t)known.key; /* NOLINT(performance-no-int-to-ptr) */
         library.size = (struct image_size){.code = ((uint64_t)known.references - 1) << CODE_SHIFT, .data = known.with};
         load_into(place->context, place->gpu, &library);
@@ -135,7 +139,7 @@ static CUresult load_all_into(struct process *process, const struct place *place
 static uint64_t most_of_kernels(struct process *process) {
     struct entry kernels;
     uint64_t most = 0;
-    for (size_t at = 0; objects_at(process, KIND_LIBRARY_KERNELS, at, &kernels); at++)
+    for (size_t at = 0; objects_next(process, KIND_LIBRARY_KERNELS, &at, &kernels);)
         most = kernels.with > most ? kernels.with : most;
     return most;
 }

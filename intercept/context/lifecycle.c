@@ -181,7 +181,7 @@ static void set_primary(struct process *process, CUdevice device, CUcontext prim
 static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
     struct entry known;
     CUcontext view;
-    for (size_t at = 0; objects_at(process, KIND_GREEN_CONTEXT, at, &known); at++) {
+    for (size_t at = 0; objects_next(process, KIND_GREEN_CONTEXT, &at, &known);) {
         CUgreenCtx green = (CUgreenCtx)(uintptr_t)known.key; /* NOLINT(performance-no-int-to-ptr) */
         if ((CUdevice)known.with == device && REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
             contexts_alias(process, view, primary);

@@ -11,7 +11,7 @@ void variables_unread(struct process *process, uint64_t whole, uint32_t context,
 void variables_unloaded(struct process *process, uint64_t whole) {
     struct entry entry;
     objects_remove(process, KIND_UNREAD, whole, &entry);
-    while (objects_remove_one_of(process, KIND_VARIABLE, objects_mark(whole), &entry)) {
+    while (objects_remove_part(process, KIND_VARIABLE, whole, &entry)) {
         /* without a charge of its own */
     }
 }
@@ -28,7 +28,7 @@ static uint64_t hash_of(const char *name) {
 static CUresult charge(struct process *process, uint64_t whole, bool is_library, uint32_t context, const char *name,
                        uint64_t bytes) {
     struct entry variable = {
-        .key = objects_key(whole, hash_of(name)), .context = context, .references = objects_mark(whole)};
+        .key = objects_key(whole, hash_of(name)), .with = whole, .context = context, .references = OBJECTS_PART};
     struct entry unread, known;
     CUresult result = CUDA_SUCCESS;
     reentrant_take(&process->libraries);

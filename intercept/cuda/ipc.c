@@ -84,7 +84,6 @@ static bool name_it(struct process *process, uint64_t address, uint64_t key, uin
     if (objects_find(process, KIND_IPC, address, &known) && known.with != key && is_open(process, known.with)) {
         kind = KIND_IPC_FURTHER;
         name.key = objects_key(address, key);
-        name.references = objects_mark(address);
     }
     return objects_put(process, kind, name);
 }
@@ -92,9 +91,8 @@ static bool name_it(struct process *process, uint64_t address, uint64_t key, uin
 /* Under `opened`. */
 static bool find_further(struct process *process, uint64_t address, uint64_t *key) {
     struct entry name;
-    for (size_t at = 0; objects_at(process, KIND_IPC_FURTHER, at, &name); at++) {
-        if (name.references != objects_mark(address) || name.key != objects_key(address, name.with) ||
-            !is_open(process, name.with))
+    for (size_t at = 0; objects_next(process, KIND_IPC_FURTHER, &at, &name);) {
+        if (name.key != objects_key(address, name.with) || !is_open(process, name.with))
             continue;
         *key = name.with;
         return true;

@@ -61,7 +61,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
                                    .charge = {.gpu = (uint8_t)(work.place.gpu & 0x7f)},
                                    .with = (uintptr_t)library,
                                    .context = work.place.context,
-                                   .references = objects_mark((uintptr_t)library)});
+                                   .references = OBJECTS_PART});
     return result;
 }
 

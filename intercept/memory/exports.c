@@ -136,11 +136,10 @@ bool exports_settle(struct process *process) {
     if (!process_has(process, KIND_EXPORTED))
         return false;
     lock_take(&process->exported.lock);
-    for (size_t at = 0; objects_at(process, KIND_EXPORTED, at, &entry);) {
-        if (may_live(process, (uint32_t)entry.key) || !objects_remove(process, KIND_EXPORTED, entry.key, &gone)) {
-            at++;
+    for (size_t at = 0; objects_next(process, KIND_EXPORTED, &at, &entry);) {
+        if (may_live(process, (uint32_t)entry.key) || !objects_remove(process, KIND_EXPORTED, entry.key, &gone))
             continue;
-        }
+        at--; /* another one may be in its place */
         charge_end(process, &gone.charge);
         give_number(process, (uint32_t)gone.key);
         any = true;

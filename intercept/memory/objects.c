@@ -17,10 +17,14 @@ static bool take_out(struct objects *objects, enum kind kind, struct entry *entr
     return true;
 }
 
+static bool holds_memory(enum kind kind) {
+    return kind == KIND_MAPPING || kind == KIND_ARRAY_MAPPING || kind == KIND_BINDING;
+}
+
 static void end(struct process *process, enum kind kind, const struct entry *entry) {
     if ((kind == KIND_ARRAY || kind == KIND_MIPMAP) && entry->key != 0)
         physical_whole_ended(process, KIND_ARRAY_MAPPING, entry->key);
-    if (entry->charge.pages != 0 || entry->charge.share != 0)
+    if (!holds_memory(kind) && (entry->charge.pages != 0 || entry->charge.share != 0))
         charge_end(process, &entry->charge);
 }
 
@@ -69,45 +73,52 @@ bool objects_remove(struct process *process, enum kind kind, uint64_t key, struc
     return found;
 }
 
-typedef bool matches(const struct entry *entry, uint64_t value);
-
-static bool is_of(const struct entry *entry, uint64_t references) {
-    return entry->references == references;
-}
-
-static bool is_with(const struct entry *entry, uint64_t with) {
-    return entry->with == with;
+static bool is_part(const struct entry *entry, uint64_t whole) {
+    return entry->with == whole && entry->references == OBJECTS_PART;
 }
 
 static bool is_in(const struct entry *entry, uint64_t context) {
     return entry->context == context;
 }
 
-/* Removes an object that matches. Continues where the last search ended, since callers remove all such objects one by one:
- * together they search once. */
-static bool remove_one(struct process *process, enum kind kind, matches *matches, uint64_t value, struct entry *copy) {
-    struct objects *objects = &process->objects;
+/* Under the lock. Continues where the last search ended, since callers remove all such objects one by one: together they
+ * search once. */
+static struct entry *search(struct objects *objects, enum kind kind, objects_match *matches, uint64_t value) {
     struct table *table = &objects->tables[kind];
-    bool found = false;
+    for (size_t n = 0, from = objects->looked_at[kind]; n < table->capacity; n++) {
+        struct entry *entry = &table->entries[(from + n) & (table->capacity - 1)];
+        objects->looked_at[kind] = (size_t)(entry - table->entries);
+        if (entry->key != 0 && matches(entry, value))
+            return entry;
+    }
+    return NULL;
+}
+
+bool objects_search(struct process *process, enum kind kind, objects_match *matches, uint64_t value,
+                    struct entry *copy) {
+    if (!process_has(process, kind))
+        return false;
+    lock_take(&process->objects.lock);
+    const struct entry *known = search(&process->objects, kind, matches, value);
+    if (known != NULL)
+        *copy = *known;
+    lock_give(&process->objects.lock);
+    return known != NULL;
+}
+
+static bool remove_one(struct process *process, enum kind kind, objects_match *matches, uint64_t value,
+                       struct entry *copy) {
+    struct objects *objects = &process->objects;
     if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
-    for (size_t n = 0, from = objects->looked_at[kind]; n < table->capacity && !found; n++) {
-        size_t i = (from + n) & (table->capacity - 1);
-        objects->looked_at[kind] = i;
-        if (table->entries[i].key != 0 && matches(&table->entries[i], value))
-            found = take_out(objects, kind, &table->entries[i], copy);
-    }
+    bool found = take_out(objects, kind, search(objects, kind, matches, value), copy);
     lock_give(&objects->lock);
     return found;
 }
 
-bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t references, struct entry *copy) {
-    return remove_one(process, kind, is_of, references, copy);
-}
-
-bool objects_remove_one_with(struct process *process, enum kind kind, uint64_t with, struct entry *copy) {
-    return remove_one(process, kind, is_with, with, copy);
+bool objects_remove_part(struct process *process, enum kind kind, uint64_t whole, struct entry *copy) {
+    return remove_one(process, kind, is_part, whole, copy);
 }
 
 void objects_context_ended(struct process *process, uint32_t context) {
@@ -133,16 +144,14 @@ bool objects_refer(struct process *process, enum kind kind, uint64_t key, int ch
     return known != NULL;
 }
 
-bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with) {
+void objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with) {
     struct objects *objects = &process->objects;
     struct entry gone;
-    bool found = false;
     lock_take(&objects->lock);
     struct entry *known = table_find(&objects->tables[kind], key);
     if (known != NULL && known->with == with)
-        found = take_out(objects, kind, known, &gone);
+        take_out(objects, kind, known, &gone);
     lock_give(&objects->lock);
-    return found;
 }
 
 static bool same(const struct charge *one, const struct charge *other) {
@@ -163,17 +172,17 @@ bool objects_replace(struct process *process, enum kind kind, const struct entry
     return changes;
 }
 
-bool objects_at(struct process *process, enum kind kind, size_t at, struct entry *copy) {
+bool objects_next(struct process *process, enum kind kind, size_t *at, struct entry *copy) {
     struct objects *objects = &process->objects;
     const struct table *table = &objects->tables[kind];
     bool found = false;
     if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
-    for (size_t i = 0; i < table->capacity && !found; i++) {
-        found = table->entries[i].key != 0 && at-- == 0;
+    for (; *at < table->capacity && !found; ++*at) {
+        found = table->entries[*at].key != 0;
         if (found)
-            *copy = table->entries[i];
+            *copy = table->entries[*at];
     }
     lock_give(&objects->lock);
     return found;

@@ -18,19 +18,25 @@ void objects_put_back(struct process *process, enum kind kind, struct entry entr
 bool objects_find(struct process *process, enum kind kind, uint64_t key, struct entry *copy);
 bool objects_remove(struct process *process, enum kind kind, uint64_t key, struct entry *copy);
 
-/* Removes an object with these `references`, or this `with`, whatever its key. False if there is none. The charge is not
- * ended. */
-bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t references, struct entry *copy);
-bool objects_remove_one_with(struct process *process, enum kind kind, uint64_t with, struct entry *copy);
+/* Copies an object that matches, whatever its key. False if there is none. */
+typedef bool objects_match(const struct entry *entry, uint64_t value);
+bool objects_search(struct process *process, enum kind kind, objects_match *matches, uint64_t value,
+                    struct entry *copy);
+
+/* Removes one of the parts of a whole. False if there is none left. Its charge is not ended. A part has the key of its
+ * whole as `with`, and these `references`. */
+#define OBJECTS_PART 1
+bool objects_remove_part(struct process *process, enum kind kind, uint64_t whole, struct entry *copy);
 
 /* Removes an object if its `with` is this. Its charge is not ended. */
-bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with);
+void objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with);
 
 /* Adds to an object's `references`, and removes the object when they reach 0. False if there is none. */
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy);
 
-/* Copies the object of a kind with the number `at`, counted from 0. False if there are not so many. */
-bool objects_at(struct process *process, enum kind kind, size_t at, struct entry *copy);
+/* Copies the next object of a kind. `at` is 0 at first. False if there are no more. One that is put or removed meanwhile
+ * may make the others appear twice or not at all. */
+bool objects_next(struct process *process, enum kind kind, size_t *at, struct entry *copy);
 
 /* Replaces an object's charge and `with`, if they are still as they were `before`. False if not. */
 bool objects_replace(struct process *process, enum kind kind, const struct entry *before, struct charge charge,
@@ -39,16 +45,12 @@ bool objects_replace(struct process *process, enum kind kind, const struct entry
 /* Ends every object of a context that ended. */
 void objects_context_ended(struct process *process, uint32_t context);
 
-/* A key for an object without a handle, from two numbers; never 0. */
+/* A key for an object without a handle, from two numbers; never 0. It is a hash: of a million objects of one kind, two
+ * have the same key with a probability of 2^-25. What has a handle, or is a whole of parts, is never known by a hash. */
 static inline uint64_t objects_key(uint64_t a, uint64_t b) {
     uint64_t key = (a ^ (b * UINT64_C(0x9e3779b97f4a7c15))) * UINT64_C(0xff51afd7ed558ccd);
     key ^= key >> 32;
     return key != 0 ? key : 1;
-}
-
-/* The `references` of an object that is a part of another one: a hash of that one's key; never 0. */
-static inline uint32_t objects_mark(uint64_t whole) {
-    return (uint32_t)(objects_key(whole, 1) >> 32) | 1;
 }
 
 #endif

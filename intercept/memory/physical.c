@@ -124,7 +124,7 @@ static uint64_t release_held(struct process *process, enum kind holder, uint64_t
     if (release == NULL || !objects_remove(process, holder, key, &release->holding))
         return 0;
     release->holder = holder;
-    release->number = release->holding.with;
+    release->number = release->holding.holds;
     releases->count++;
     return release->holding.references;
 }
@@ -207,22 +207,25 @@ uint32_t physical_share(struct process *process, uint64_t number, bool by_descri
 
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number) {
     objects_put(process, KIND_MAPPING,
-                (struct entry){.key = address, .with = number, .references = (uint32_t)(size >> MAPPING_SHIFT)});
+                (struct entry){.key = address, .holds = number, .references = (uint32_t)(size >> MAPPING_SHIFT)});
+}
+
+static bool is_at(const struct entry *mapping, uint64_t wanted) {
+    const struct entry *place = (const struct entry *)(uintptr_t)wanted; /* NOLINT(performance-no-int-to-ptr) */
+    return mapping->holds == place->holds && place->key - mapping->key < (uint64_t)mapping->references << MAPPING_SHIFT;
 }
 
 bool physical_find_mapping(struct process *process, uint64_t number, CUdeviceptr address, CUdeviceptr *begin) {
-    struct entry mapping;
-    for (size_t at = 0; number != 0 && objects_at(process, KIND_MAPPING, at, &mapping); at++) {
-        *begin = mapping.key;
-        if (mapping.with == number && address - mapping.key < (uint64_t)mapping.references << MAPPING_SHIFT)
-            return true;
-    }
-    return false;
+    struct entry place = {.key = address, .holds = number}, mapping;
+    bool found = objects_search(process, KIND_MAPPING, is_at, (uintptr_t)&place, &mapping);
+    *begin = found ? mapping.key : 0;
+    return found;
 }
 
 static void put_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
-    objects_put(process, kind,
-                (struct entry){.key = objects_key(whole, part), .with = number, .references = objects_mark(whole)});
+    objects_put(
+        process, kind,
+        (struct entry){.key = objects_key(whole, part), .holds = number, .with = whole, .references = OBJECTS_PART});
 }
 
 /* A binding that is recorded there already is another thread's, of before or after this one: which, only the driver
@@ -230,22 +233,21 @@ static void put_bound(struct process *process, enum kind kind, uint64_t whole, u
 void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
     struct entry before;
     if (objects_remove(process, kind, objects_key(whole, part), &before))
-        put_bound(process, kind, whole, NOWHERE | atomic_fetch_add(&process->physicals, 1), before.with);
+        put_bound(process, kind, whole, NOWHERE | atomic_fetch_add(&process->physicals, 1), before.holds);
     put_bound(process, kind, whole, part, number);
 }
 
 void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases) {
     struct release *release;
-    while ((release = next_release(releases)) != NULL &&
-           objects_remove_one_of(process, kind, objects_mark(whole), &release->holding)) {
+    while ((release = next_release(releases)) != NULL && objects_remove_part(process, kind, whole, &release->holding)) {
         release->holder = kind;
-        release->number = release->holding.with;
+        release->number = release->holding.holds;
         releases->count++;
     }
 }
 
 void physical_whole_ended(struct process *process, enum kind kind, uint64_t whole) {
     struct entry binding;
-    while (objects_remove_one_of(process, kind, objects_mark(whole), &binding))
-        physical_drop(process, binding.with);
+    while (objects_remove_part(process, kind, whole, &binding))
+        physical_drop(process, binding.holds);
 }

@@ -317,7 +317,8 @@ bool pools_leave(struct process *process, struct pool *pool, struct allocated al
     bool grew = pool->charge.pages > before;
     if (allocated.address != 0 && !allocated.of_graph) {
         atomic_fetch_add(&pool->allocations, 1);
-        objects_put(process, KIND_POOL_MEMORY, (struct entry){.key = allocated.address, .with = (uintptr_t)pool});
+        objects_put(process, KIND_POOL_MEMORY,
+                    (struct entry){.key = allocated.address, .with = (uintptr_t)pool, .references = OBJECTS_PART});
     }
     if (!grew)
         keep_headroom(process, pool);
@@ -386,7 +387,7 @@ static void remove_if_cleared(struct process *process, struct pool *pool) {
     lock_take(&pool->lock);
     if (!pool->graphs && !pool->destroyed && !pool->destroying && atomic_load(&pool->allocations) != 0 &&
         REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS && used == 0)
-        while (objects_remove_one_with(process, KIND_POOL_MEMORY, (uintptr_t)pool, &memory))
+        while (objects_remove_part(process, KIND_POOL_MEMORY, (uintptr_t)pool, &memory))
             atomic_fetch_sub(&pool->allocations, 1);
     lock_give(&pool->lock);
 }

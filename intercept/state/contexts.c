@@ -233,8 +233,7 @@ static bool next_context(struct contexts *contexts, struct place *place) {
     lock_take(&contexts->lock);
     for (size_t i = 0; i < contexts->table.capacity; i++) {
         const struct entry *entry = &contexts->table.entries[i];
-        if (entry->key == 0 || entry->charge.pages == 0 || entry->context <= last ||
-            (found && entry->context > place->context))
+        if (entry->key == 0 || entry->with != 0 || entry->context <= last || (found && entry->context > place->context))
             continue;
         *place = (struct place){entry->charge.gpu, entry->context};
         found = true;

@@ -19,7 +19,10 @@ struct charge {
 
 struct entry {
     uint64_t key; /* 0: the entry is free */
-    struct charge charge;
+    union {
+        struct charge charge;
+        uint64_t holds; /* in its place, of what holds physical memory: the memory's number; see memory/physical.c */
+    };
     uint32_t context;    /* serial number of the context that it lives in, or is; 0: none */
     uint32_t references; /* a count, or what the kind defines */
     uint64_t with;       /* a number, a handle or a size, as the kind defines */

@@ -9,6 +9,7 @@
 #include "fake_graphs.h"
 #include "fake_streams.h"
 #include "fixture.h"
+#include "objects_test.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -1603,6 +1604,14 @@ int main(int argc, char **argv) {
     RUN(test_pool_keeps_headroom);
     RUN(test_refused_growth_is_given_back);
     RUN(test_full_pool_is_used_again);
+    RUN(test_holdings_of_alike_wholes);
+    RUN(test_replaced_mappings);
+    RUN(test_variables_of_alike_modules);
+    RUN(test_alike_libraries);
+    RUN(test_library_in_a_free_context);
+    RUN(test_objects_that_outlive_their_context);
+    RUN(test_replacing_what_has_changed);
+    RUN(test_destroyed_pools_are_not_found);
     RUN(test_no_lock_during_a_launch);
     RUN(test_calls_while_something_ends);
     RUN(test_fork);

@@ -1,0 +1,219 @@
+#include "objects_test.h"
+
+#include "../context/libraries.h"
+#include "../context/variables.h"
+#include "../driver/cuda_real.h"
+#include "../memory/objects.h"
+#include "../memory/physical.h"
+#include "../memory/pools.h"
+#include "check.h"
+#include "fake_driver.h"
+#include "fixture.h"
+
+#include <stdlib.h>
+
+CUresult fake_cuCtxSetCurrent(CUcontext context);
+
+#define MIB FAKE_MIB
+#define LIMIT (1000 * MIB)
+
+/* Two handles of which objects_key makes the same 31 bits, so that they are told apart by nothing less than themselves. */
+static const uint64_t alike[2] = {0x7f5cdfe1d350, 0x7f2dfd405fd0};
+
+static uint64_t context_bytes = FAKE_CONTEXT_BYTES;
+
+static struct process *with_context(CUcontext *context) {
+    const char *directory = fixture_directory();
+    fixture_claim(directory, "00000000", fake_uuid(0), LIMIT, context_bytes);
+    setenv("TRANCHE_REGIONS", directory, 1);
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(context, 0, 0) == CUDA_SUCCESS, "context");
+    CHECK(objects_key(alike[0], 1) >> 33 == objects_key(alike[1], 1) >> 33, "their hashes differ");
+    return process_if_open();
+}
+
+/* What is charged beyond the context's first cost. */
+static uint64_t used_mib(void) {
+    size_t free = 0, total = 0;
+    CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && total == LIMIT, "cuMemGetInfo");
+    return (total - free - context_bytes) / MIB;
+}
+
+static struct charge charge_of(struct process *process, uint64_t mib) {
+    struct charge charge;
+    CHECK(pools_take(process, 0, pages_of(mib * MIB), &charge) == CUDA_SUCCESS, "taken");
+    return charge;
+}
+
+/* --- wholes and their parts --------------------------------------------------------------------------------------- */
+
+static void end_at_once(struct process *process, enum kind kind, uint64_t whole) {
+    physical_whole_ended(process, kind, whole);
+}
+
+static void end_with_the_driver(struct process *process, enum kind kind, uint64_t whole) {
+    struct releases releases = {0};
+    physical_unbind_all(process, kind, whole, &releases);
+    physical_released(process, &releases, CUDA_SUCCESS);
+}
+
+/* Memory of 10 MiB that only a part of the whole holds. */
+static void hold(struct process *process, enum kind kind, uint64_t whole, uint64_t part) {
+    static CUmemGenericAllocationHandle last;
+    CHECK(physical_made(process, false, ++last, charge_of(process, 10)), "made");
+    physical_bound(process, kind, whole, part, physical_number(process, last));
+}
+
+static void holdings(struct process *process, enum kind kind, void (*end)(struct process *, enum kind, uint64_t)) {
+    for (uint64_t part = 0; part < 3; part++)
+        for (int i = 0; i < 2; i++)
+            hold(process, kind, alike[i], part);
+    CHECK(used_mib() == 60, "held: %llu MiB", (unsigned long long)used_mib());
+    end(process, kind, alike[0]);
+    CHECK(used_mib() == 30, "one has ended: %llu MiB", (unsigned long long)used_mib());
+    end(process, kind, alike[1]);
+    CHECK(used_mib() == 0, "both have ended: %llu MiB", (unsigned long long)used_mib());
+}
+
+void test_holdings_of_alike_wholes(void) {
+    CUcontext context;
+    struct process *process = with_context(&context);
+    holdings(process, KIND_ARRAY_MAPPING, end_at_once);
+    holdings(process, KIND_ARRAY_MAPPING, end_with_the_driver);
+    holdings(process, KIND_BINDING, end_at_once);
+    holdings(process, KIND_BINDING, end_with_the_driver);
+}
+
+/* What a record says that it holds is not read as a charge when another one takes its place. */
+void test_replaced_mappings(void) {
+    CUcontext context;
+    struct process *process = with_context(&context);
+    CUdeviceptr begin;
+    hold(process, KIND_BINDING, alike[0], 0);
+    for (uint64_t number = BLOCK_PAGES; number < BLOCK_PAGES + 2; number++)
+        physical_mapped(process, alike[0], 2 * MIB, number);
+    CHECK(used_mib() == 10, "a charge is lost: %llu MiB", (unsigned long long)used_mib());
+    CHECK(physical_find_mapping(process, BLOCK_PAGES + 1, alike[0] + 2 * MIB - 1, &begin) && begin == alike[0],
+          "the mapping");
+    CHECK(!physical_find_mapping(process, BLOCK_PAGES, alike[0], &begin), "the former one");
+    CHECK(!physical_find_mapping(process, BLOCK_PAGES + 1, alike[0] + 2 * MIB, &begin), "what lies behind it");
+    CHECK(!physical_find_mapping(process, BLOCK_PAGES + 1, alike[0] - 1, &begin), "what lies before it");
+}
+
+void test_variables_of_alike_modules(void) {
+    CUcontext context;
+    struct process *process = with_context(&context);
+    CUmodule modules[] = {(CUmodule)(uintptr_t)alike[0], (CUmodule)(uintptr_t)alike[1]}; /* NOLINT */
+    for (int i = 0; i < 2; i++)
+        CHECK(variables_in_module(modules[i], "v", 10 * MIB) == CUDA_SUCCESS, "variable");
+    uint64_t both = used_mib();
+    variables_unloaded(process, alike[0]);
+    CHECK(variables_in_module(modules[1], "v", 10 * MIB) == CUDA_SUCCESS && used_mib() == both,
+          "charged again: %llu MiB after %llu", (unsigned long long)used_mib(), (unsigned long long)both);
+}
+
+static void load(struct process *process, uint64_t handle) {
+    struct library_loading loading = {.process = process, .size = {.data = 10 * MIB}};
+    CUlibrary library = (CUlibrary)(uintptr_t)handle; /* NOLINT(performance-no-int-to-ptr) */
+    CHECK(libraries_after(&loading, libraries_before(&loading), library) == CUDA_SUCCESS, "loaded");
+}
+
+static void unload(struct process *process, uint64_t handle) {
+    reentrant_take(&process->libraries);
+    libraries_unloaded(process, (CUlibrary)(uintptr_t)handle); /* NOLINT(performance-no-int-to-ptr) */
+    reentrant_give(&process->libraries);
+}
+
+void test_alike_libraries(void) {
+    CUcontext contexts[2];
+    CUmodule modules[3];
+    struct process *process = with_context(&contexts[0]);
+    struct entry known;
+    load(process, alike[0]);
+    load(process, alike[1]);
+    CHECK(used_mib() == 20, "loaded: %llu MiB", (unsigned long long)used_mib());
+    CHECK(cuCtxCreate_v2(&contexts[1], 0, 0) == CUDA_SUCCESS && used_mib() == 140, "in another context: %llu MiB",
+          (unsigned long long)used_mib());
+    for (int i = 0; i < 2; i++)
+        /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+        CHECK(cuLibraryGetModule(&modules[i], (CUlibrary)(uintptr_t)alike[i]) == CUDA_SUCCESS, "as a module");
+    struct entry sized = {.key = 1, .with = alike[0]}; /* a module with as many bytes of code */
+    objects_put(process, KIND_MODULE, sized);
+    unload(process, alike[0]);
+    CHECK(used_mib() == 120, "one is unloaded: %llu MiB", (unsigned long long)used_mib());
+    CHECK(!objects_find(process, KIND_MODULE, (uintptr_t)modules[0], &known) &&
+              objects_find(process, KIND_MODULE, (uintptr_t)modules[1], &known) &&
+              objects_find(process, KIND_MODULE, sized.key, &known),
+          "its modules have ended, and no others");
+    CHECK(cuCtxDestroy_v2(contexts[1]) == CUDA_SUCCESS, "destroyed");
+    fake_cuCtxSetCurrent(contexts[0]);
+    CHECK(used_mib() == 10, "one is left: %llu MiB", (unsigned long long)used_mib());
+    unload(process, alike[1]);
+    CHECK(used_mib() == 0, "both are unloaded: %llu MiB", (unsigned long long)used_mib());
+}
+
+/* A context that costs nothing is charged like the others. */
+void test_library_in_a_free_context(void) {
+    CUcontext contexts[2];
+    context_bytes = 0;
+    struct process *process = with_context(&contexts[0]);
+    load(process, alike[0]);
+    CHECK(used_mib() == 10, "loaded: %llu MiB", (unsigned long long)used_mib());
+    CHECK(cuCtxCreate_v2(&contexts[1], 0, 0) == CUDA_SUCCESS && used_mib() == 20, "in another context: %llu MiB",
+          (unsigned long long)used_mib());
+    unload(process, alike[0]);
+    CHECK(used_mib() == 0, "unloaded: %llu MiB", (unsigned long long)used_mib());
+}
+
+/* --- what changes meanwhile --------------------------------------------------------------------------------------- */
+
+void test_objects_that_outlive_their_context(void) {
+    CUcontext first, second;
+    struct process *process = with_context(&first);
+    struct place place;
+    struct entry entry = {.key = 1, .charge = charge_of(process, 10)}, known;
+    CHECK(cuCtxCreate_v2(&second, 0, 0) == CUDA_SUCCESS && contexts_find(process, second, &place), "context");
+    entry.context = place.context;
+    objects_put_back(process, KIND_ARRAY, entry);
+    CHECK(objects_remove(process, KIND_ARRAY, entry.key, &known) && used_mib() == 110, "it lives: %llu MiB",
+          (unsigned long long)used_mib());
+    CHECK(cuCtxDestroy_v2(second) == CUDA_SUCCESS, "destroyed");
+    fake_cuCtxSetCurrent(first);
+    objects_put_back(process, KIND_ARRAY, entry);
+    CHECK(!objects_find(process, KIND_ARRAY, entry.key, &known) && used_mib() == 0, "it ended: %llu MiB",
+          (unsigned long long)used_mib());
+}
+
+/* What another thread has changed since it was read is not replaced. */
+void test_replacing_what_has_changed(void) {
+    CUcontext context;
+    struct process *process = with_context(&context);
+    const struct entry entry = {.key = 1, .with = 1, .charge = {.pages = 1, .share = 1, .region = 1}};
+    struct entry changed[] = {entry, entry, entry, entry}, known;
+    changed[0].with = 2;
+    changed[1].charge.pages = 2;
+    changed[2].charge.share = 2;
+    changed[3].charge.region = 2;
+    for (int i = 0; i < 4; i++) {
+        CHECK(objects_put(process, KIND_ARRAY, changed[i]), "put");
+        CHECK(!objects_replace(process, KIND_ARRAY, &entry, entry.charge, 3), "change %d was not seen", i);
+        CHECK(objects_replace(process, KIND_ARRAY, &changed[i], entry.charge, 3), "replaced");
+        CHECK(objects_remove(process, KIND_ARRAY, 1, &known) && known.with == 3, "with %d", (int)known.with);
+        CHECK(!objects_replace(process, KIND_ARRAY, &known, entry.charge, 4), "what is gone");
+    }
+}
+
+void test_destroyed_pools_are_not_found(void) {
+    CUcontext context;
+    struct process *process = with_context(&context);
+    CUmemoryPool handle = (CUmemoryPool)(uintptr_t)alike[0]; /* NOLINT(performance-no-int-to-ptr) */
+    struct pool *graphs = pools_graphs(process, 0, 0), *pool = pools_memory(process, handle, 0, 0);
+    CHECK(graphs != NULL && pool != graphs && pools_find(process, handle) == pool, "found");
+    CHECK(pools_find(process, NULL) == NULL, "the memory of graphs is not a pool");
+    CHECK(pools_destroying(process, pool) && pools_find(process, handle) == NULL, "it is being destroyed");
+    pools_destroyed(process, pool, CUDA_ERROR_INVALID_VALUE);
+    CHECK(pools_find(process, handle) == pool, "the driver refused");
+    CHECK(pools_destroying(process, pool), "destroyed");
+    pools_destroyed(process, pool, CUDA_SUCCESS);
+    CHECK(pools_find(process, handle) == NULL && pools_find(process, NULL) == NULL, "it is gone");
+    CHECK(pools_memory(process, handle, 0, 0) != graphs && pools_find(process, handle) != NULL, "the handle again");
+}
