@@ -28,14 +28,13 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
 }
 
 /*
- * KIND_IPC_MEMORY has, by a key, the charge and a reference for each opening of one handle in one context. KIND_IPC
- * maps an address to a key. The key is made of the handle and the context, since the driver may reuse the address
- * before all records of what was there are removed. `opened` (process.h) protects the openings.
+ * KIND_IPC_MEMORY has, by a key, the charge, the address as `with`, and a reference for each opening of one handle in one
+ * context. The key is made of the handle and the context, since the driver may reuse the address before all records of
+ * what was there are removed. `opened` (process.h) protects the openings.
  *
  * One address may have several keys: memory that its owner has freed is still open here when the owner has allocated
- * other memory in the same block and passed on its handle. The further keys are in KIND_IPC_FURTHER, by address and
- * key. Which of them a close of the address removes makes no difference, as long as each is closed as often as it was
- * opened.
+ * other memory in the same block and passed on its handle. Which of them a close of the address removes makes no
+ * difference, as long as each is closed as often as it was opened.
  */
 #define ONE_OPEN 1
 #define ONE_CLOSING (1 << 22) /* above that in `references` */
@@ -71,64 +70,33 @@ static CUresult before(struct opening *opening, struct work *work, const CUipcMe
     return pools_take(opening->process, opening->place.gpu, BLOCK_PAGES, &opening->charge);
 }
 
-/* Under `opened`. */
-static bool is_open(struct process *process, uint64_t key) {
-    struct entry memory;
-    return objects_find(process, KIND_IPC_MEMORY, key, &memory) && memory.references % ONE_CLOSING != 0;
+static bool is_open_at(const struct entry *memory, uint64_t address) {
+    return memory->with == address && memory->references % ONE_CLOSING != 0;
 }
 
-/* Under `opened`. */
-static bool name_it(struct process *process, uint64_t address, uint64_t key, uint32_t context) {
-    struct entry name = {.key = address, .with = key, .context = context}, known;
-    enum kind kind = KIND_IPC;
-    if (objects_find(process, KIND_IPC, address, &known) && known.with != key && is_open(process, known.with)) {
-        kind = KIND_IPC_FURTHER;
-        name.key = objects_key(address, key);
-    }
-    return objects_put(process, kind, name);
-}
-
-/* Under `opened`. */
-static bool find_further(struct process *process, uint64_t address, uint64_t *key) {
-    struct entry name;
-    for (size_t at = 0; objects_next(process, KIND_IPC_FURTHER, &at, &name);) {
-        if (name.key != objects_key(address, name.with) || !is_open(process, name.with))
-            continue;
-        *key = name.with;
-        return true;
-    }
-    return false;
-}
-
-/* The key of memory that is about to be closed. False if none is recorded at the address. */
+/* The key of memory that is about to be closed. False if none is open at the address. */
 static bool closing(struct process *process, uint64_t address, uint64_t *key) {
-    struct entry name = {0}, memory;
-    if (!process_has(process, KIND_IPC) && !process_has(process, KIND_IPC_FURTHER))
+    struct entry memory;
+    if (!process_has(process, KIND_IPC_MEMORY))
         return false;
     lock_take(&process->opened);
-    bool found = objects_find(process, KIND_IPC, address, &name) && is_open(process, name.with);
-    *key = name.with;
-    if (found || (found = find_further(process, address, key)))
-        objects_refer(process, KIND_IPC_MEMORY, *key, ONE_CLOSING - ONE_OPEN, &memory);
+    bool found = objects_search(process, KIND_IPC_MEMORY, is_open_at, address, &memory);
+    if (found)
+        objects_refer(process, KIND_IPC_MEMORY, *key = memory.key, ONE_CLOSING - ONE_OPEN, &memory);
     lock_give(&process->opened);
     return found;
 }
 
 /* Removes ONE_OPEN or ONE_CLOSING from a memory's references, and ends it with the last. */
-static void drop_reference(struct process *process, uint64_t address, uint64_t key, int change) {
-    struct entry memory, name;
-    lock_take(&process->opened);
-    if (objects_refer(process, KIND_IPC_MEMORY, key, -change, &memory) && memory.references == 0) {
-        objects_remove_with(process, KIND_IPC, address, key);
-        objects_remove(process, KIND_IPC_FURTHER, objects_key(address, key), &name);
+static void drop_reference(struct process *process, uint64_t key, int change) {
+    struct entry memory;
+    if (objects_refer(process, KIND_IPC_MEMORY, key, -change, &memory) && memory.references == 0)
         charge_end(process, &memory.charge);
-    }
-    lock_give(&process->opened);
 }
 
 static void give_up(struct opening *opening) {
     if (opening->known)
-        drop_reference(opening->process, 0, opening->key, ONE_OPEN);
+        drop_reference(opening->process, opening->key, ONE_OPEN);
     else
         charge_end(opening->process, &opening->charge);
 }
@@ -155,17 +123,23 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
     return result;
 }
 
-/* Another thread may have opened the same memory meanwhile: then its record gets one more reference. False if there is
- * no memory for a record. Under `opened`. */
+/* Another thread may have opened the same memory meanwhile: then its record gets one more reference. It gets this address
+ * even if it is open: then what was at another one is being closed. False if there is no memory for a record. Under
+ * `opened`. */
 static bool record(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
-    struct entry memory = {
-        .key = opening->key, .charge = opening->charge, .context = opening->place.context, .references = ONE_OPEN};
+    struct entry known, memory = {.key = opening->key,
+                                  .charge = opening->charge,
+                                  .with = address,
+                                  .context = opening->place.context,
+                                  .references = ONE_OPEN};
     bool counted = opening->known || count_in(opening);
     if (counted && !opening->known)
         charge_end(process, &opening->charge);
+    if (counted && objects_find(process, KIND_IPC_MEMORY, opening->key, &known))
+        objects_replace(process, KIND_IPC_MEMORY, &known, known.charge, address);
     opening->known = counted || objects_put(process, KIND_IPC_MEMORY, memory);
-    return opening->known && name_it(process, address, opening->key, opening->place.context);
+    return opening->known;
 }
 
 static CUresult after(struct opening *opening, CUresult result, CUdeviceptr address) {
@@ -213,7 +187,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     bool ours = closing(process, address, &key);
     CUresult result = REAL(cuIpcCloseMemHandle)(address);
     if (ours && result == CUDA_SUCCESS)
-        drop_reference(process, address, key, ONE_CLOSING);
+        drop_reference(process, key, ONE_CLOSING);
     else if (ours)
         objects_refer(process, KIND_IPC_MEMORY, key, ONE_OPEN - ONE_CLOSING, &memory);
     return result;

@@ -86,11 +86,9 @@ enum kind {
     KIND_POOL,          /* pools, by handle, that are imported or of host memory; memory/pools.c has the others */
     KIND_POOL_MEMORY,   /* allocations from pools, by address; `with`: the pool */
     KIND_GRAPH_EXEC,    /* instances of graphs; see cuda/graph.c */
-    KIND_IPC,           /* see cuda/ipc.c, as for the next two */
-    KIND_IPC_FURTHER,
-    KIND_IPC_MEMORY,
-    KIND_EXTERNAL, /* see memory/borrowed.c, as for KIND_EXTERNAL_MEMORY and KIND_BORROWED */
-    KIND_EXPORTED, /* exports that this process has released, by number */
+    KIND_IPC_MEMORY,    /* see cuda/ipc.c */
+    KIND_EXTERNAL,      /* see memory/borrowed.c, as for KIND_EXTERNAL_MEMORY and KIND_BORROWED */
+    KIND_EXPORTED,      /* exports that this process has released, by number */
     KIND_EXTERNAL_MEMORY,
     KIND_BORROWED,
     KINDS

@@ -466,6 +466,25 @@ CUresult fake_free_unseen(CUdeviceptr address) {
     return SELF(cuMemFree_v2)(address);
 }
 
+/* Memory of another process takes nothing of the device. */
+CUresult FAKE(cuIpcOpenMemHandle_v2)(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
+    (void)handle, (void)flags;
+    *address = fake_orders.opened[0];
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuIpcCloseMemHandle)(CUdeviceptr address) {
+    (void)address;
+    call_in_end();
+    return ordered(&fake_orders.fail_free);
+}
+
+CUresult FAKE(cuMemGetAddressRange_v2)(CUdeviceptr *base, size_t *size, CUdeviceptr address) {
+    (void)base, (void)address;
+    *size = fake_orders.opened[1];
+    return CUDA_SUCCESS;
+}
+
 /* Only their addresses are of use. */
 CUresult FAKE(cuMemAlloc)(CUdeviceptr_v1 *address, unsigned int size) {
     (void)address, (void)size;
@@ -779,6 +798,9 @@ static const struct {
     F(cuMemAllocManaged, "cuMemAllocManaged", 6000),
     F(cuMemFree, "cuMemFree", 2000),
     F(cuMemFree_v2, "cuMemFree", 3020),
+    F(cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020),
+    F(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000),
+    F(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010),
     F(cuMemGetInfo, "cuMemGetInfo", 2000),
     F(cuMemGetInfo_v2, "cuMemGetInfo", 3020),
     F(cuModuleLoadData, "cuModuleLoadData", 2000),

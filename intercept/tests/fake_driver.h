@@ -37,7 +37,8 @@ struct fake_orders {
     uint64_t image_blocks;    /* of 2 MiB that the next module or library takes of the current device */
     void (*in_image)(void);   /* called when the next image is about to be loaded, or asked for something */
     void (*in_launch)(void);  /* called while the next graph is launched */
-    void (*in_end)(void);     /* called when the next context is about to end, or library to be unloaded */
+    void (*in_end)(void);     /* called when the next context is about to end, library unloaded, or handle closed */
+    uint64_t opened[2];       /* where memory of other processes is opened, and its bytes */
     uint64_t variable_bytes;  /* the size of any variable */
     bool pageable;            /* the devices use memory of malloc */
     uint64_t managed[2];      /* where managed memory begins, and its bytes */

@@ -164,6 +164,63 @@ void test_library_in_a_free_context(void) {
     CHECK(used_mib() == 0, "unloaded: %llu MiB", (unsigned long long)used_mib());
 }
 
+/* --- memory of other processes ------------------------------------------------------------------------------------ */
+
+/* Opens the handle with this name at an address. */
+static void open_at(CUdeviceptr at, char name, uint64_t mib) {
+    CUipcMemHandle handle = {{name}};
+    CUdeviceptr address = 0;
+    fake_orders.opened[0] = at;
+    fake_orders.opened[1] = mib * MIB;
+    CHECK(cuIpcOpenMemHandle_v2(&address, handle, 0) == CUDA_SUCCESS && address == at, "opened %c", name);
+}
+
+static void close_at(CUdeviceptr address, uint64_t left_mib) {
+    CHECK(cuIpcCloseMemHandle(address) == CUDA_SUCCESS && used_mib() == left_mib, "left: %llu MiB, not %llu",
+          (unsigned long long)used_mib(), (unsigned long long)left_mib);
+}
+
+/* The owner of `a` has freed it, and has allocated `b` in the same block. */
+void test_two_handles_of_one_address(void) {
+    CUcontext context;
+    with_context(&context);
+    open_at(alike[0], 'a', 2);
+    open_at(alike[0], 'b', 2);
+    open_at(alike[0], 'b', 2);
+    open_at(alike[1], 'c', 6);
+    CHECK(used_mib() == 10, "opened: %llu MiB", (unsigned long long)used_mib());
+    close_at(alike[1], 4);
+    open_at(alike[1], 'c', 6);
+    fake_orders.fail_free = CUDA_ERROR_INVALID_VALUE;
+    CHECK(cuIpcCloseMemHandle(alike[0]) == CUDA_ERROR_INVALID_VALUE && used_mib() == 10, "refused");
+    for (int i = 0; i < 3; i++)
+        CHECK(cuIpcCloseMemHandle(alike[0]) == CUDA_SUCCESS, "closed");
+    CHECK(used_mib() == 6, "both are closed: %llu MiB", (unsigned long long)used_mib());
+    close_at(alike[1], 0);
+}
+
+static void open_elsewhere(void) {
+    open_at(alike[1], 'a', 2);
+}
+
+static void open_and_close_another(void) {
+    open_at(alike[0], 'b', 6);
+    close_at(alike[0], 2);
+}
+
+/* By another thread, after the driver has closed `a` and before that call returns. */
+void test_opened_during_a_close(void) {
+    CUcontext context;
+    with_context(&context);
+    open_at(alike[0], 'a', 2);
+    fake_orders.in_end = open_elsewhere;
+    close_at(alike[0], 2);
+    close_at(alike[1], 0);
+    open_at(alike[0], 'a', 2);
+    fake_orders.in_end = open_and_close_another;
+    close_at(alike[0], 0);
+}
+
 /* --- what changes meanwhile --------------------------------------------------------------------------------------- */
 
 void test_objects_that_outlive_their_context(void) {

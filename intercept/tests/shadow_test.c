@@ -1609,6 +1609,8 @@ int main(int argc, char **argv) {
     RUN(test_variables_of_alike_modules);
     RUN(test_alike_libraries);
     RUN(test_library_in_a_free_context);
+    RUN(test_two_handles_of_one_address);
+    RUN(test_opened_during_a_close);
     RUN(test_objects_that_outlive_their_context);
     RUN(test_replacing_what_has_changed);
     RUN(test_destroyed_pools_are_not_found);
