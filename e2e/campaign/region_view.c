@@ -12,9 +12,9 @@ static struct region regions[REGION_VIEWS];
 
 bool region_view_make(int view, const char *directory, const char *id, const char *uuid, uint64_t limit_bytes,
                       uint64_t context_bytes) {
-    char why[256] = "";
+    char why[REGION_WHY] = "";
     fixture_claim(directory, id, uuid, limit_bytes, context_bytes);
-    if (!region_open(&regions[view], directory, id, why, sizeof why) || !region_look(&regions[view], why, sizeof why)) {
+    if (!region_open(&regions[view], directory, id, why) || !region_look(&regions[view], why)) {
         fprintf(stderr, "campaign: no region in %s: %s\n", directory, why);
         return false;
     }

@@ -46,9 +46,9 @@ static struct claims *claims(void) {
     if (all != NULL)
         return all;
     int error = errno;
-    char why[512] = "no memory";
+    char why[REGION_WHY] = "no memory";
     struct claims *fresh = mapped_new(sizeof *fresh);
-    if (fresh == NULL || !claims_open(fresh, false, why, sizeof why)) {
+    if (fresh == NULL || !claims_open(fresh, false, why)) {
         explain(
             CAUSE_REGION,
             "cannot read the GPU memory limit for NVML: %s; start the program in a container with GPU slices, or with "

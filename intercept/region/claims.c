@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -24,16 +23,12 @@ static bool is_claim_id(const char *name) {
     return strlen(name) == REGION_CLAIM_ID_LENGTH && strspn(name, "0123456789abcdef") == REGION_CLAIM_ID_LENGTH;
 }
 
-static bool open_one(struct claims *claims, const char *directory, const char *id, bool join, char *why,
-                     size_t why_size) {
-    if (claims->count == CLAIMS_MAX) {
-        snprintf(why, why_size, "%s holds more than %d claims", directory, CLAIMS_MAX);
-        return false;
-    }
+static bool open_one(struct claims *claims, const char *directory, const char *id, bool join,
+                     char why[static REGION_WHY]) {
+    if (claims->count == CLAIMS_MAX)
+        return region_fail(why, "%s holds more than %d claims", directory, CLAIMS_MAX);
     struct region *region = &claims->regions[claims->count];
-    if (!region_open(region, directory, id, why, why_size))
-        return false;
-    if (!(join ? region_join(region, why, why_size) : region_look(region, why, why_size)))
+    if (!region_open(region, directory, id, why) || !(join ? region_join(region, why) : region_look(region, why)))
         return false;
     int gpu = claims_find_gpu(claims, region->gpu_uuid);
     claims->gpu[claims->count] = (uint16_t)(gpu >= 0 ? (unsigned)gpu : claims->count);
@@ -50,37 +45,31 @@ struct directory_entry {
     char name[];
 };
 
-static bool open_all(struct claims *claims, const char *directory, int fd, bool join, char *why, size_t why_size) {
+static bool open_all(struct claims *claims, const char *directory, int fd, bool join, char why[static REGION_WHY]) {
     _Alignas(struct directory_entry) char buffer[4096];
     long size;
     while ((size = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0) {
         for (long at = 0; at < size;) {
             const struct directory_entry *entry = (const void *)(buffer + at);
-            if (is_claim_id(entry->name) && !open_one(claims, directory, entry->name, join, why, why_size))
+            if (is_claim_id(entry->name) && !open_one(claims, directory, entry->name, join, why))
                 return false;
             at += entry->length;
         }
     }
     if (size < 0)
-        snprintf(why, why_size, "cannot list %s: errno %d", directory, errno);
-    else if (claims->count == 0)
-        snprintf(why, why_size, "%s holds no claim", directory);
-    return size == 0 && claims->count > 0;
+        return region_fail(why, "cannot list %s: errno %d", directory, errno);
+    return claims->count > 0 || region_fail(why, "%s holds no claim", directory);
 }
 
-bool claims_open(struct claims *claims, bool join, char *why, size_t why_size) {
+bool claims_open(struct claims *claims, bool join, char why[static REGION_WHY]) {
     memset(claims, 0, sizeof *claims);
     const char *directory = claims_directory();
-    if (directory == NULL) {
-        snprintf(why, why_size, "neither " CONTAINER_CLAIMS " nor the variable " CLAIMS_VARIABLE " exists");
-        return false;
-    }
+    if (directory == NULL)
+        return region_fail(why, "neither " CONTAINER_CLAIMS " nor the variable " CLAIMS_VARIABLE " exists");
     int fd = call_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        snprintf(why, why_size, "cannot open %s: errno %d", directory, errno);
-        return false;
-    }
-    bool opened = open_all(claims, directory, fd, join, why, why_size);
+    if (fd < 0)
+        return region_fail(why, "cannot open %s: errno %d", directory, errno);
+    bool opened = open_all(claims, directory, fd, join, why);
     call_close(fd);
     if (!opened)
         claims_close(claims);

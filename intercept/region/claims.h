@@ -16,7 +16,7 @@ struct claims {
 
 /* Opens every claim's region. With `join`, also takes a slot in each, which accounting needs. False, with the reason in
  * `why`, if there is no claim or one of them cannot be used. */
-bool claims_open(struct claims *claims, bool join, char *why, size_t why_size);
+bool claims_open(struct claims *claims, bool join, char why[static REGION_WHY]);
 
 void claims_close(struct claims *claims);
 

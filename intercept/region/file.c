@@ -11,10 +11,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-__attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t why_size, const char *format, ...) {
+bool region_fail(char why[static REGION_WHY], const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(why, why_size, format, arguments);
+    vsnprintf(why, REGION_WHY, format, arguments);
     va_end(arguments);
     return false;
 }
@@ -37,20 +37,20 @@ int region_lock_slot(int fd, int command, unsigned index, short *type) {
 }
 
 /* Opens a regular file of a known size. -1, with the reason in `why`, if it is not one. */
-static int open_file(const char *path, int access, size_t size, struct stat *status, char *why, size_t why_size) {
+static int open_file(const char *path, int access, size_t size, struct stat *status, char why[static REGION_WHY]) {
     int fd = call_open(path, access | OPEN_FLAGS);
     if (fd < 0 && errno == ELOOP)
-        fail(why, why_size, "%s is a symbolic link", path);
+        region_fail(why, "%s is a symbolic link", path);
     else if (fd < 0 && errno != EISDIR)
-        fail(why, why_size, "cannot open %s: errno %d", path, errno);
+        region_fail(why, "cannot open %s: errno %d", path, errno);
     else if (fd < 0)
-        fail(why, why_size, "%s is no regular file", path);
+        region_fail(why, "%s is no regular file", path);
     else if (!call_fstat(fd, status))
-        fail(why, why_size, "cannot stat %s: errno %d", path, errno);
+        region_fail(why, "cannot stat %s: errno %d", path, errno);
     else if (!S_ISREG(status->st_mode))
-        fail(why, why_size, "%s is no regular file", path);
+        region_fail(why, "%s is no regular file", path);
     else if (status->st_size != (off_t)size)
-        fail(why, why_size, "%s has %lld bytes instead of %zu", path, (long long)status->st_size, size);
+        region_fail(why, "%s has %lld bytes instead of %zu", path, (long long)status->st_size, size);
     else
         return fd;
     if (fd >= 0)
@@ -58,21 +58,21 @@ static int open_file(const char *path, int access, size_t size, struct stat *sta
     return -1;
 }
 
-static int open_limit(const struct region *region, char *why, size_t why_size) {
+static int open_limit(const struct region *region, char why[static REGION_WHY]) {
     struct stat status;
-    return open_file(region->limit_path, O_RDONLY, REGION_LIMIT_SIZE, &status, why, why_size);
+    return open_file(region->limit_path, O_RDONLY, REGION_LIMIT_SIZE, &status, why);
 }
 
 static bool is_usage(const struct region *region, const struct stat *status) {
     return status->st_dev == region->device && status->st_ino == region->inode;
 }
 
-int region_open_usage(const struct region *region, int access, char *why, size_t why_size) {
+int region_open_usage(const struct region *region, int access, char why[static REGION_WHY]) {
     struct stat status;
-    int fd = open_file(region->usage_path, access, REGION_USAGE_SIZE, &status, why, why_size);
+    int fd = open_file(region->usage_path, access, REGION_USAGE_SIZE, &status, why);
     if (fd < 0 || is_usage(region, &status))
         return fd;
-    fail(why, why_size, "%s was replaced by another file", region->usage_path);
+    region_fail(why, "%s was replaced by another file", region->usage_path);
     call_close(fd);
     return -1;
 }
@@ -118,46 +118,46 @@ struct heading {
 };
 
 static bool check_heading(const void *file, const char *magic, uint32_t size, const char *path, const char *id,
-                          char *why, size_t why_size) {
+                          char why[static REGION_WHY]) {
     const struct heading *heading = file;
     if (memcmp(heading->magic, magic, sizeof heading->magic) != 0)
-        return fail(why, why_size, "%s is not a file of a claim's region", path);
+        return region_fail(why, "%s is not a file of a claim's region", path);
     if (heading->version != REGION_VERSION)
-        return fail(why, why_size, "%s has version %u, this library knows version %u", path, heading->version,
-                    REGION_VERSION);
+        return region_fail(why, "%s has version %u, this library knows version %u", path, heading->version,
+                           REGION_VERSION);
     if (heading->size != size)
-        return fail(why, why_size, "%s declares %u bytes instead of %u", path, heading->size, size);
+        return region_fail(why, "%s declares %u bytes instead of %u", path, heading->size, size);
     if (memcmp(heading->claim_id, id, REGION_CLAIM_ID_LENGTH) != 0)
-        return fail(why, why_size, "%s belongs to claim %.8s, not to claim %.8s", path, (const char *)heading->claim_id,
-                    id);
+        return region_fail(why, "%s belongs to claim %.8s, not to claim %.8s", path, (const char *)heading->claim_id,
+                           id);
     return true;
 }
 
 /* Reads the beginning of a file and closes it. */
-static bool read_start(int fd, void *start, size_t size, const char *path, char *why, size_t why_size) {
+static bool read_start(int fd, void *start, size_t size, const char *path, char why[static REGION_WHY]) {
     ssize_t got = call_pread(fd, start, size, 0);
     int error = errno;
     call_close(fd);
     if (got < 0)
-        return fail(why, why_size, "cannot read %s: errno %d", path, error);
-    return got == (ssize_t)size || fail(why, why_size, "%s was truncated", path);
+        return region_fail(why, "cannot read %s: errno %d", path, error);
+    return got == (ssize_t)size || region_fail(why, "%s was truncated", path);
 }
 
-static bool read_limit(struct region *region, const char *id, char *why, size_t why_size) {
+static bool read_limit(struct region *region, const char *id, char why[static REGION_WHY]) {
     const char *path = region->limit_path;
     struct region_limit limit;
-    int fd = open_limit(region, why, why_size);
-    if (fd < 0 || !read_start(fd, &limit, sizeof limit, path, why, why_size) ||
-        !check_heading(&limit, REGION_LIMIT_MAGIC, REGION_LIMIT_SIZE, path, id, why, why_size))
+    int fd = open_limit(region, why);
+    if (fd < 0 || !read_start(fd, &limit, sizeof limit, path, why) ||
+        !check_heading(&limit, REGION_LIMIT_MAGIC, REGION_LIMIT_SIZE, path, id, why))
         return false;
     memcpy(region->gpu_uuid, limit.gpu_uuid, sizeof region->gpu_uuid);
     region->context_bytes = limit.context_bytes;
     if (region->gpu_uuid[0] == '\0' || memchr(region->gpu_uuid, '\0', sizeof region->gpu_uuid) == NULL)
-        return fail(why, why_size, "%s names no GPU", path);
+        return region_fail(why, "%s names no GPU", path);
     return true;
 }
 
-static bool read_usage(struct region *region, const char *id, char *why, size_t why_size) {
+static bool read_usage(struct region *region, const char *id, char why[static REGION_WHY]) {
     const char *path = region->usage_path;
     struct {
         struct heading heading;
@@ -166,29 +166,28 @@ static bool read_usage(struct region *region, const char *id, char *why, size_t 
     } start;
     _Static_assert(sizeof start == offsetof(struct region_usage, reserved0), "usage file");
     struct stat status;
-    int fd = open_file(path, O_RDWR, REGION_USAGE_SIZE, &status, why, why_size);
-    if (fd < 0 || !read_start(fd, &start, sizeof start, path, why, why_size) ||
-        !check_heading(&start, REGION_USAGE_MAGIC, REGION_USAGE_SIZE, path, id, why, why_size))
+    int fd = open_file(path, O_RDWR, REGION_USAGE_SIZE, &status, why);
+    if (fd < 0 || !read_start(fd, &start, sizeof start, path, why) ||
+        !check_heading(&start, REGION_USAGE_MAGIC, REGION_USAGE_SIZE, path, id, why))
         return false;
     if (start.slot_count != REGION_SLOT_COUNT || start.page_shift != REGION_PAGE_SHIFT)
-        return fail(why, why_size, "%s has slots or pages of a size that version %u does not have", path,
-                    REGION_VERSION);
+        return region_fail(why, "%s has slots or pages of a size that version %u does not have", path, REGION_VERSION);
     region->device = status.st_dev;
     region->inode = status.st_ino;
     return true;
 }
 
-bool region_open(struct region *region, const char *directory, const char *id, char *why, size_t why_size) {
+bool region_open(struct region *region, const char *directory, const char *id, char why[static REGION_WHY]) {
     memset(region, 0, sizeof *region);
     region->slot = region->descriptor = region->holder.descriptor = -1;
     region->queue.socket = region->holder.queue.socket = -1;
     if (strlen(id) != REGION_CLAIM_ID_LENGTH)
-        return fail(why, why_size, "%s is not a claim ID", id);
+        return region_fail(why, "%s is not a claim ID", id);
     int length = snprintf(region->usage_path, sizeof region->usage_path, "%s/%s/" REGION_USAGE_FILE, directory, id);
     if (length < 0 || (size_t)length >= sizeof region->usage_path)
-        return fail(why, why_size, "the path %s is too long", directory);
+        return region_fail(why, "the path %s is too long", directory);
     snprintf(region->limit_path, sizeof region->limit_path, "%s/%s/" REGION_LIMIT_FILE, directory, id);
-    return read_limit(region, id, why, why_size) && read_usage(region, id, why, why_size);
+    return read_limit(region, id, why) && read_usage(region, id, why);
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
@@ -211,13 +210,13 @@ void *region_map_low(int fd, size_t size, int protection) {
     return mmap(NULL, size, protection, MAP_SHARED, fd, 0);
 }
 
-static bool map_usage(struct region *region, char *why, size_t why_size) {
-    int fd = region_open_usage(region, O_RDWR, why, why_size);
+static bool map_usage(struct region *region, char why[static REGION_WHY]) {
+    int fd = region_open_usage(region, O_RDWR, why);
     if (fd < 0)
         return false;
     void *map = region_map_low(fd, REGION_USAGE_SIZE, PROT_READ | PROT_WRITE);
     if (map == MAP_FAILED) {
-        fail(why, why_size, "cannot map %s: errno %d", region->usage_path, errno);
+        region_fail(why, "cannot map %s: errno %d", region->usage_path, errno);
         call_close(fd);
         return false;
     }
@@ -228,7 +227,7 @@ static bool map_usage(struct region *region, char *why, size_t why_size) {
 }
 
 /* Maps a file for reading and closes it. -1 is the error that `why` has already. */
-static void *map_to_read(int fd, size_t size, const char *path, char *why, size_t why_size) {
+static void *map_to_read(int fd, size_t size, const char *path, char why[static REGION_WHY]) {
     if (fd < 0)
         return NULL;
     void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
@@ -236,39 +235,39 @@ static void *map_to_read(int fd, size_t size, const char *path, char *why, size_
     call_close(fd);
     if (map != MAP_FAILED)
         return map;
-    fail(why, why_size, "cannot map %s: errno %d", path, error);
+    region_fail(why, "cannot map %s: errno %d", path, error);
     return NULL;
 }
 
-static bool map_limit(struct region *region, char *why, size_t why_size) {
-    int fd = open_limit(region, why, why_size);
-    region->limit = map_to_read(fd, REGION_LIMIT_SIZE, region->limit_path, why, why_size);
+static bool map_limit(struct region *region, char why[static REGION_WHY]) {
+    int fd = open_limit(region, why);
+    region->limit = map_to_read(fd, REGION_LIMIT_SIZE, region->limit_path, why);
     return region->limit != NULL;
 }
 
-bool region_look(struct region *region, char *why, size_t why_size) {
-    int fd = region_open_usage(region, O_RDONLY, why, why_size);
-    region->usage = map_to_read(fd, REGION_USAGE_SIZE, region->usage_path, why, why_size);
-    if (region->usage != NULL && map_limit(region, why, why_size))
+bool region_look(struct region *region, char why[static REGION_WHY]) {
+    int fd = region_open_usage(region, O_RDONLY, why);
+    region->usage = map_to_read(fd, REGION_USAGE_SIZE, region->usage_path, why);
+    if (region->usage != NULL && map_limit(region, why))
         return true;
     region_close(region);
     return false;
 }
 
-static bool take_slot(struct region *region, char *why, size_t why_size) {
+static bool take_slot(struct region *region, char why[static REGION_WHY]) {
     struct region_usage *usage = region->usage;
     int index = region_take_slot(region, region->descriptor);
     if (index < 0 && errno == EUCLEAN)
-        return fail(why, why_size, "%s is damaged: its slots have invalid contents", region->usage_path);
+        return region_fail(why, "%s is damaged: its slots have invalid contents", region->usage_path);
     if (index < 0 && errno == EAGAIN)
-        return fail(
-            why, why_size,
+        return region_fail(
+            why,
             "%s has no free slot: %u processes and pieces of shared memory use the claim, the most that it supports",
             region->usage_path, REGION_SLOT_COUNT);
     if (index < 0 && errno == ENOSPC)
-        return fail(why, why_size, "%s cannot grow: its file system is full", region->usage_path);
+        return region_fail(why, "%s cannot grow: its file system is full", region->usage_path);
     if (index < 0)
-        return fail(why, why_size, "cannot lock a slot in %s: errno %d", region->usage_path, errno);
+        return region_fail(why, "cannot lock a slot in %s: errno %d", region->usage_path, errno);
     struct region_slot *slot = &usage->slots[index];
     atomic_store(&slot->pid, (int32_t)getpid());
     atomic_store(&slot->contexts, 0);
@@ -279,19 +278,18 @@ static bool take_slot(struct region *region, char *why, size_t why_size) {
     return true;
 }
 
-static bool join(struct region *region, char *why, size_t why_size) {
-    if (!map_usage(region, why, why_size) || !map_limit(region, why, why_size) || !take_slot(region, why, why_size))
+static bool join(struct region *region, char why[static REGION_WHY]) {
+    if (!map_usage(region, why) || !map_limit(region, why) || !take_slot(region, why))
         return false;
     if (!region_holder_open(region))
-        return fail(why, why_size, "cannot open %s again: errno %d", region->usage_path, errno);
+        return region_fail(why, "cannot open %s again: errno %d", region->usage_path, errno);
     if (!region_sums_agree(region->usage, REGION_GPU) || !region_sums_agree(region->usage, REGION_SPILL))
-        return fail(why, why_size, "%s is damaged: its sums do not match its slots", region->usage_path);
-    return region_mapped_intact(region) ||
-           fail(why, why_size, "%s was damaged while it was opened", region->usage_path);
+        return region_fail(why, "%s is damaged: its sums do not match its slots", region->usage_path);
+    return region_mapped_intact(region) || region_fail(why, "%s was damaged while it was opened", region->usage_path);
 }
 
-bool region_join(struct region *region, char *why, size_t why_size) {
-    bool joined = join(region, why, why_size);
+bool region_join(struct region *region, char why[static REGION_WHY]) {
+    bool joined = join(region, why);
     if (!joined)
         region_close(region);
     return joined;

@@ -65,8 +65,8 @@ static void read_slots(const struct region_usage *usage, int fd, enum region_led
 
 /* To query locks. */
 static int open_usage(const struct region *region) {
-    char why[64]; /* unused */
-    return region_mapped_intact(region) ? region_open_usage(region, O_RDONLY, why, sizeof why) : -1;
+    char why[REGION_WHY]; /* unused */
+    return region_mapped_intact(region) ? region_open_usage(region, O_RDONLY, why) : -1;
 }
 
 uint64_t region_read_used_bytes(const struct region *region, enum region_ledger ledger) {

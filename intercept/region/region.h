@@ -186,14 +186,19 @@ static inline uint64_t region_pages(uint64_t bytes) {
     return (bytes >> REGION_PAGE_SHIFT) + ((bytes & ((UINT64_C(1) << REGION_PAGE_SHIFT) - 1)) != 0);
 }
 
+#define REGION_WHY 512 /* room for the reason of a failure, in characters */
+
+/* Stores the reason in `why`, and returns false. */
+__attribute__((format(printf, 2, 3))) bool region_fail(char why[static REGION_WHY], const char *format, ...);
+
 /* Reads the region of claim `id` in `directory`. False, with the reason in `why`, if it cannot be used. */
-bool region_open(struct region *region, const char *directory, const char *id, char *why, size_t why_size);
+bool region_open(struct region *region, const char *directory, const char *id, char why[static REGION_WHY]);
 
 /* Maps the region and takes a slot in it, which accounting needs. False, with the reason in `why`, if that fails. */
-bool region_join(struct region *region, char *why, size_t why_size);
+bool region_join(struct region *region, char why[static REGION_WHY]);
 
 /* Maps the region for reading only. */
-bool region_look(struct region *region, char *why, size_t why_size);
+bool region_look(struct region *region, char why[static REGION_WHY]);
 
 /* Gives up the slot and all shares, and unmaps the region. */
 void region_close(struct region *region);

@@ -27,8 +27,8 @@ static bool lock_held(const struct region *region, int fd) {
 }
 
 bool region_holder_open(struct region *region) {
-    char why[64]; /* errno suffices */
-    int fd = region_open_usage(region, O_RDWR, why, sizeof why);
+    char why[REGION_WHY]; /* errno suffices */
+    int fd = region_open_usage(region, O_RDWR, why);
     if (fd < 0)
         return false;
     void *mapping = region_map_low(fd, HOLDER_SIZE, PROT_NONE);

@@ -157,7 +157,7 @@ bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger);
 /* --- file.c ------------------------------------------------------------------------------------------------------- */
 
 /* Opens `usage` again, if it is the same as before. -1, with the reason in `why`, if not. */
-int region_open_usage(const struct region *region, int access, char *why, size_t why_size);
+int region_open_usage(const struct region *region, int access, char why[static REGION_WHY]);
 
 /* A descriptor of `usage` for querying locks, of another open file description than the one that holds this process's
  * shares. -1 if there is none. `gone`: the mapped file is no longer the claim's. */

@@ -43,9 +43,9 @@ CUresult process_open(struct process **result) {
         return CUDA_SUCCESS;
 
     int error = errno;
-    char why[512];
+    char why[REGION_WHY];
     lock_take(&process->opening);
-    bool open = atomic_load(&process->open) || claims_open(&process->claims, true, why, sizeof why);
+    bool open = atomic_load(&process->open) || claims_open(&process->claims, true, why);
     atomic_store_explicit(&process->open, open, memory_order_release);
     lock_give(&process->opening);
     if (!open)

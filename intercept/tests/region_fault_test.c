@@ -32,14 +32,14 @@ static void test_removed(void) {
 
 static void test_replaced(void) {
     struct region region, looking;
-    char path[256], aside[300], why[512];
+    char path[256], aside[300], why[REGION_WHY];
     join(&region);
     open_or_die(&looking, false);
     path_of(path, REGION_USAGE_FILE);
     snprintf(aside, sizeof aside, "%s.aside", path);
     CHECK(rename(path, aside) == 0, "rename");
     fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
-    CHECK(!region_join(&looking, why, sizeof why) && strstr(why, "replaced"), "%s", why);
+    CHECK(!region_join(&looking, why) && strstr(why, "replaced"), "%s", why);
     region_reap(&region);
     CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_BROKEN, "granted");
     region_close(&region);

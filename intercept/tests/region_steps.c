@@ -58,9 +58,9 @@ void fresh_claim(void) {
 }
 
 void open_or_die(struct region *region, bool join) {
-    char why[512];
-    if (!region_open(region, directory, FIXTURE_ID, why, sizeof why) ||
-        !(join ? region_join(region, why, sizeof why) : region_look(region, why, sizeof why))) {
+    char why[REGION_WHY];
+    if (!region_open(region, directory, FIXTURE_ID, why) ||
+        !(join ? region_join(region, why) : region_look(region, why))) {
         fprintf(stderr, "cannot open the region: %s\n", why);
         abort();
     }

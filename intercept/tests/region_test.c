@@ -64,8 +64,8 @@ static pid_t start(struct role role) {
 
 static void refused(const char *word) {
     struct region region;
-    char why[512] = "";
-    bool opened = region_open(&region, directory, FIXTURE_ID, why, sizeof why);
+    char why[REGION_WHY] = "";
+    bool opened = region_open(&region, directory, FIXTURE_ID, why);
     CHECK(!opened, "opened although %s", word);
     CHECK(strstr(why, word) != NULL, "says \"%s\", which does not say \"%s\"", why, word);
     if (opened)
@@ -103,10 +103,10 @@ static void test_open_refuses_other_things(void) {
         pid_t pid = fork();
         if (pid == 0) {
             struct region region;
-            char why[512] = "";
+            char why[REGION_WHY] = "";
             if (chmod(path, 0) != 0 || setgid(65534) != 0 || setuid(65534) != 0)
                 _exit(1);
-            bool opened = region_open(&region, directory, FIXTURE_ID, why, sizeof why);
+            bool opened = region_open(&region, directory, FIXTURE_ID, why);
             _exit(opened || strstr(why, "cannot open") == NULL || strstr(why, files[i]) == NULL);
         }
         CHECK(chmod(directory, 0755) == 0 && wait_for(pid) == 0, "not readable");
@@ -153,12 +153,12 @@ static void test_open_refuses_what_is_no_region(void) {
 
     test_open_refuses_other_things();
     struct region region;
-    char why[512];
-    CHECK(!region_open(&region, directory, "short", why, sizeof why), "a name of 5 characters");
+    char why[REGION_WHY];
+    CHECK(!region_open(&region, directory, "short", why), "a name of 5 characters");
     char far_away[400];
     memset(far_away, 'd', sizeof far_away - 1);
     far_away[sizeof far_away - 1] = '\0';
-    CHECK(!region_open(&region, far_away, FIXTURE_ID, why, sizeof why) && strstr(why, "too long"), "%s", why);
+    CHECK(!region_open(&region, far_away, FIXTURE_ID, why) && strstr(why, "too long"), "%s", why);
 }
 
 /* --- one process -------------------------------------------------------------------------------------------------- */
@@ -328,7 +328,7 @@ static void test_noise(unsigned seed) {
     srandom(seed);
     for (unsigned round = 0; round < 70; round++) {
         struct region region, other;
-        char why[512];
+        char why[REGION_WHY];
         fresh_claim();
         open_or_die(&region, true);
         CHECK(region_reserve(&region, REGION_GPU, 3) == REGION_OK, "before");
@@ -346,8 +346,8 @@ static void test_noise(unsigned seed) {
         region_share_detach(&region, share);
         region_used_bytes(&region, REGION_GPU);
         region_reap(&region);
-        if (region_open(&other, directory, FIXTURE_ID, why, sizeof why)) {
-            CHECK(!region_join(&other, why, sizeof why), "seed %u: joined", seed);
+        if (region_open(&other, directory, FIXTURE_ID, why)) {
+            CHECK(!region_join(&other, why), "seed %u: joined", seed);
             region_close(&other);
         }
         region_close(&region);
@@ -358,7 +358,7 @@ static void test_noise(unsigned seed) {
 static void test_noise_in_one_word(void) {
     for (int which = 0; which < 3; which++) {
         struct region region, other;
-        char why[512];
+        char why[REGION_WHY];
         fresh_claim();
         open_or_die(&region, true);
         open_or_die(&other, true);
@@ -374,8 +374,8 @@ static void test_noise_in_one_word(void) {
         CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_BROKEN, "%d: granted", which);
         CHECK(region_reserve(&other, REGION_GPU, 1000) == REGION_BROKEN, "%d: granted to the other", which);
         region_close(&other);
-        CHECK(region_open(&other, directory, FIXTURE_ID, why, sizeof why), "%s", why);
-        CHECK(!region_join(&other, why, sizeof why) && strstr(why, "sums"), "%d: joined: %s", which, why);
+        CHECK(region_open(&other, directory, FIXTURE_ID, why), "%s", why);
+        CHECK(!region_join(&other, why) && strstr(why, "sums"), "%d: joined: %s", which, why);
         region_close(&region);
     }
 }
@@ -396,15 +396,15 @@ static void test_total_too_small(void) {
 static void test_slots_run_out(void) {
     static struct region regions[REGION_SLOT_COUNT];
     struct region one_more;
-    char why[512] = "";
+    char why[REGION_WHY] = "";
     fresh_claim();
     for (unsigned i = 0; i < REGION_SLOT_COUNT; i++)
         open_or_die(&regions[i], true);
-    CHECK(region_open(&one_more, directory, FIXTURE_ID, why, sizeof why), "%s", why);
-    CHECK(!region_join(&one_more, why, sizeof why) && strstr(why, "4096 processes"), "%s", why);
+    CHECK(region_open(&one_more, directory, FIXTURE_ID, why), "%s", why);
+    CHECK(!region_join(&one_more, why) && strstr(why, "4096 processes"), "%s", why);
     int free_slot = regions[77].slot;
     region_close(&regions[77]);
-    CHECK(region_join(&one_more, why, sizeof why) && one_more.slot == free_slot, "slot %d", one_more.slot);
+    CHECK(region_join(&one_more, why) && one_more.slot == free_slot, "slot %d", one_more.slot);
     region_close(&one_more);
     for (unsigned i = 0; i < REGION_SLOT_COUNT; i++)
         if (i != 77)

@@ -21,8 +21,8 @@ void region_test_step(const char *step) {
 }
 
 static void open_or_die(struct region *region) {
-    char why[512];
-    if (!region_open(region, directory, FIXTURE_ID, why, sizeof why) || !region_join(region, why, sizeof why)) {
+    char why[REGION_WHY];
+    if (!region_open(region, directory, FIXTURE_ID, why) || !region_join(region, why)) {
         fprintf(stderr, "cannot open the region: %s\n", why);
         abort();
     }
