@@ -17,31 +17,26 @@ static uint64_t pages_for(enum extra extra, uint64_t bytes) {
     return bytes > included ? pages_of(bytes - included) : 0;
 }
 
-void context_extra_enter(struct process *process) {
-    lock_take(&process->extras);
+/* The value that is recorded: what is charged, or what the charge of EXTRA_LOCAL depends on. */
+static uint64_t noted(struct process *process, const struct place *place, enum extra extra) {
+    struct entry entry;
+    return objects_find(process, KIND_CONTEXT_EXTRA, key_of(place->context, extra), &entry) ? entry.with : 0;
 }
 
-void context_extra_leave(struct process *process) {
-    lock_give(&process->extras);
-}
-
-static CUresult change(struct process *process, const struct place *place, enum extra extra, uint64_t bytes, bool add,
-                       bool raise) {
-    uint64_t key = key_of(place->context, extra);
+CUresult context_extra_set(struct process *process, const struct place *place, enum extra extra, uint64_t bytes) {
+    uint64_t key = key_of(place->context, extra), pages = pages_for(extra, bytes);
     CUresult result = CUDA_SUCCESS;
     struct entry now = {.key = key, .context = place->context, .charge = {.gpu = (uint8_t)(place->gpu & 0x7f)}};
     bool known = objects_find(process, KIND_CONTEXT_EXTRA, key, &now);
     struct entry before = now;
-    uint64_t wanted = add ? now.with + bytes : raise && now.with > bytes ? now.with : bytes;
-    uint64_t pages = pages_for(extra, wanted);
     if (pages > now.charge.pages)
         result = pools_extend(process, &now.charge, place->gpu, pages - now.charge.pages);
     else
         charge_give_part(process, &now.charge, now.charge.pages - pages);
-    now.with = wanted;
+    now.with = bytes;
     if (result == CUDA_SUCCESS && known)
         objects_replace(process, KIND_CONTEXT_EXTRA, &before, now.charge, now.with);
-    else if (result == CUDA_SUCCESS && wanted != 0)
+    else if (result == CUDA_SUCCESS && bytes != 0)
         objects_put(process, KIND_CONTEXT_EXTRA, now);
     return result;
 }
@@ -49,29 +44,18 @@ static CUresult change(struct process *process, const struct place *place, enum 
 CUresult context_extra_add(struct process *process, const struct place *place, enum extra extra, uint64_t bytes) {
     if (bytes == 0)
         return CUDA_SUCCESS;
-    context_extra_enter(process);
-    CUresult result = change(process, place, extra, bytes, true, false);
-    context_extra_leave(process);
+    lock_take(&process->extras);
+    CUresult result = context_extra_set(process, place, extra, noted(process, place, extra) + bytes);
+    lock_give(&process->extras);
     return result;
 }
 
 void context_extra_subtract(struct process *process, uint32_t context, enum extra extra, uint64_t bytes) {
-    struct place place = {.context = context};
     struct entry now;
-    context_extra_enter(process);
-    if (bytes != 0 && objects_find(process, KIND_CONTEXT_EXTRA, key_of(context, extra), &now)) {
-        place.gpu = now.charge.gpu;
-        change(process, &place, extra, (uint64_t)0 - bytes, true, false); /* wraps to a smaller sum */
-    }
-    context_extra_leave(process);
-}
-
-CUresult context_extra_set(struct process *process, const struct place *place, enum extra extra, uint64_t bytes) {
-    return change(process, place, extra, bytes, false, false);
-}
-
-CUresult context_extra_raise(struct process *process, const struct place *place, enum extra extra, uint64_t bytes) {
-    return change(process, place, extra, bytes, false, true);
+    lock_take(&process->extras);
+    if (objects_find(process, KIND_CONTEXT_EXTRA, key_of(context, extra), &now))
+        context_extra_set(process, &(struct place){now.charge.gpu, context}, extra, now.with - bytes);
+    lock_give(&process->extras);
 }
 
 uint64_t context_extra_base(struct process *process, const struct place *place, enum extra extra, uint64_t now) {
@@ -86,12 +70,6 @@ uint64_t context_extra_base(struct process *process, const struct place *place, 
         objects_put(process, KIND_CONTEXT_EXTRA, entry);
     }
     return entry.references - 1;
-}
-
-/* Reads, and records, a value that is charged by another entry. */
-static uint64_t noted(struct process *process, const struct place *place, enum extra extra) {
-    struct entry entry;
-    return objects_find(process, KIND_CONTEXT_EXTRA, key_of(place->context, extra), &entry) ? entry.with : 0;
 }
 
 static void note(struct process *process, const struct place *place, enum extra extra, uint64_t value) {
@@ -135,9 +113,9 @@ static CUresult set_kernel(struct process *process, const struct place *place, u
 }
 
 CUresult context_extra_local(struct process *process, const struct place *place, uint64_t kernel) {
-    context_extra_enter(process);
+    lock_take(&process->extras);
     CUresult result = kernel > noted(process, place, EXTRA_KERNEL) ? set_kernel(process, place, kernel) : CUDA_SUCCESS;
-    context_extra_leave(process);
+    lock_give(&process->extras);
     return result;
 }
 
@@ -169,10 +147,10 @@ static void raise_kernel(uint32_t context, int gpu, void *argument) {
 
 CUresult context_extra_local_everywhere(struct process *process, uint64_t kernel) {
     struct everywhere all = {.process = process, .kernel = kernel};
-    context_extra_enter(process);
+    lock_take(&process->extras);
     contexts_each(process, raise_kernel, &all);
     for (unsigned i = 0; all.result != CUDA_SUCCESS && i < all.count; i++)
         set_kernel(process, &all.raised[i].place, all.raised[i].had);
-    context_extra_leave(process);
+    lock_give(&process->extras);
     return all.result;
 }

@@ -1,6 +1,6 @@
 /*
  * What a context takes beyond its first cost: code of its modules, local memory, heaps, the printf buffer. The lock
- * `extras` (process.h) protects it; context_extra_enter takes it.
+ * `extras` (process.h) protects it.
  *
  * Source: cuCtxSetLimit and "Module Management" in the CUDA driver API's documentation.
  */
@@ -20,14 +20,10 @@ void context_extra_subtract(struct process *process, uint32_t context, enum extr
 CUresult context_extra_local(struct process *process, const struct place *place, uint64_t kernel);
 CUresult context_extra_local_everywhere(struct process *process, uint64_t kernel);
 
-/* One thread at a time changes limits, including the driver's call. The functions below are called between enter and
- * leave. */
-void context_extra_enter(struct process *process);
-void context_extra_leave(struct process *process);
+/* The caller of the functions below holds the lock, also during the driver's call that changes a limit. */
 
-/* Sets what a context takes; raises it if it is less. */
+/* Sets what a context takes. */
 CUresult context_extra_set(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
-CUresult context_extra_raise(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 
 /* The value that a context has at first, which its first cost includes: `now`, when this is first called. */
 uint64_t context_extra_base(struct process *process, const struct place *place, enum extra extra, uint64_t now);

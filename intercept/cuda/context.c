@@ -216,37 +216,33 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
 
 /* --- limits that take memory -------------------------------------------------------------------------------------- */
 
-/* Between context_extra_enter and leave, which enclose the driver's call, since two threads may set one limit at once. */
-static CUresult set_heap(struct process *process, const struct place *place, CUlimit limit, size_t value) {
+/* Charges what a limit of so many bytes takes beyond the first cost of the context, which includes its first limits;
+ * `first` is the limit now, when this is first called. */
+static CUresult charge_limit(struct process *process, const struct place *place, CUlimit limit, size_t first,
+                             size_t bytes) {
+    if (limit == CU_LIMIT_STACK_SIZE)
+        return context_extra_stack(process, place, bytes);
     enum extra extra = limit == CU_LIMIT_PRINTF_FIFO_SIZE ? EXTRA_PRINTF : EXTRA_HEAP;
-    size_t now = 0;
-    CUresult result = REAL(cuCtxGetLimit)(&now, limit);
-    if (result != CUDA_SUCCESS)
-        return result;
-    uint64_t base = context_extra_base(process, place, extra, now);
-    result = context_extra_raise(process, place, extra, value > base ? value - base : 0);
+    uint64_t base = context_extra_base(process, place, extra, first);
+    return context_extra_set(process, place, extra, bytes > base ? bytes - base : 0);
+}
+
+/* More is taken before the limit is raised, less after it was lowered. Its value may differ from the requested one. */
+static CUresult set_limit(struct process *process, const struct place *place, CUlimit limit, size_t value) {
+    size_t before = 0;
+    CUresult result = REAL(cuCtxGetLimit)(&before, limit);
+    size_t now = value > before ? value : before;
+    if (result == CUDA_SUCCESS)
+        result = charge_limit(process, place, limit, before, now);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuCtxSetLimit)(limit, value);
-    REAL(cuCtxGetLimit)(&now, limit); /* the actual value, which may differ from the requested one */
-    context_extra_set(process, place, extra, now > base ? now - base : 0);
+    REAL(cuCtxGetLimit)(&now, limit);
+    charge_limit(process, place, limit, before, now);
     return result;
 }
 
-static CUresult set_stack(struct process *process, const struct place *place, size_t value) {
-    size_t before = 0, after = 0;
-    CUresult result = REAL(cuCtxGetLimit)(&before, CU_LIMIT_STACK_SIZE);
-    if (result == CUDA_SUCCESS)
-        result = context_extra_stack(process, place, value > before ? value : before);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, value);
-    REAL(cuCtxGetLimit)(&after, CU_LIMIT_STACK_SIZE);
-    context_extra_stack(process, place, after);
-    return result;
-}
-
-/* The first cost of a context includes its first limits. More is taken before a limit is raised. */
+/* Two threads may set one limit at once, so the lock is held over the driver's calls. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     if ((unsigned)limit > CU_LIMIT_MALLOC_HEAP_SIZE)
         return REAL(cuCtxSetLimit)(limit, value);
@@ -254,9 +250,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     CUresult result = contexts_place(&work);
     if (result != CUDA_SUCCESS)
         return result;
-    context_extra_enter(work.process);
-    result = limit == CU_LIMIT_STACK_SIZE ? set_stack(work.process, &work.place, value)
-                                          : set_heap(work.process, &work.place, limit, value);
-    context_extra_leave(work.process);
+    lock_take(&work.process->extras);
+    result = set_limit(work.process, &work.place, limit, value);
+    lock_give(&work.process->extras);
     return result;
 }
