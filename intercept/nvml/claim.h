@@ -59,13 +59,14 @@ struct member {
 
 /* The living processes of the claims for a device, ordered by process ID. */
 struct members {
+    unsigned long long limit; /* of the claims, in bytes */
     unsigned int count;
     size_t size;
     struct member *list; /* a mapping of `size` bytes, or NULL */
 };
 
-/* Reads a device's claims and their processes. nvml_free_members must follow. */
-nvmlReturn_t nvml_read_members(nvmlDevice_t device, struct claimed *claimed, struct members *members);
+/* Reads the processes of a device's claims. nvml_free_members must follow. */
+nvmlReturn_t nvml_read_members(nvmlDevice_t device, struct members *members);
 void nvml_free_members(struct members *members);
 
 /* The member with this process ID, or NULL. */

@@ -38,17 +38,19 @@ static void collect(int32_t pid, uint64_t pages, int32_t contexts, void *arg) {
     members->count++;
 }
 
-nvmlReturn_t nvml_read_members(nvmlDevice_t device, struct claimed *claimed, struct members *members) {
+nvmlReturn_t nvml_read_members(nvmlDevice_t device, struct members *members) {
+    struct claimed claimed;
     *members = (struct members){.size = MEMBERS_MAX * sizeof *members->list};
-    nvmlReturn_t result = nvml_read_claims(device, claimed);
-    if (result != NVML_SUCCESS || claimed->gpu < 0)
+    nvmlReturn_t result = nvml_read_claims(device, &claimed);
+    if (result != NVML_SUCCESS || claimed.gpu < 0)
         return result;
+    members->limit = claimed.limit;
     members->list = mapped_new(members->size);
     if (members->list == NULL)
         return NVML_ERROR_MEMORY;
-    for (unsigned i = (unsigned)claimed->gpu; i < claimed->claims->count; i++)
-        if (claimed->claims->gpu[i] == claimed->gpu)
-            region_each(&claimed->claims->regions[i], collect, members);
+    for (unsigned i = (unsigned)claimed.gpu; i < claimed.claims->count; i++)
+        if (claimed.claims->gpu[i] == claimed.gpu)
+            region_each(&claimed.claims->regions[i], collect, members);
     return NVML_SUCCESS;
 }
 

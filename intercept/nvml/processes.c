@@ -35,13 +35,12 @@ static void put(void *infos, unsigned int i, size_t entry, nvmlProcessInfo_t inf
 
 static nvmlReturn_t compute_list(nvmlDevice_t device, nvmlReturn_t driver_result, size_t entry, unsigned int *count,
                                  void *infos) {
-    struct claimed claimed;
     struct members members;
     if (!answerable(driver_result))
         return driver_result;
     if (count == NULL || (*count > 0 && infos == NULL))
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t result = nvml_read_members(device, &claimed, &members);
+    nvmlReturn_t result = nvml_read_members(device, &members);
     if (result == NVML_SUCCESS)
         result = nvml_check_room(count, infos, members.count);
     if (result == NVML_SUCCESS && members.count > 0) {
@@ -65,13 +64,12 @@ COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
 /* The driver's list without processes that are no members, with the bytes of the regions. */
 static nvmlReturn_t other_list(nvmlDevice_t device, nvmlReturn_t driver_result, struct answer *answer,
                                unsigned int *count, void *infos) {
-    struct claimed claimed;
     struct members members = {0};
     nvmlReturn_t result = driver_result;
     if (result == NVML_SUCCESS && (count == NULL || (*count > 0 && infos == NULL)))
         result = NVML_ERROR_INVALID_ARGUMENT;
     if (result == NVML_SUCCESS)
-        result = nvml_read_members(device, &claimed, &members);
+        result = nvml_read_members(device, &members);
     if (result == NVML_SUCCESS) {
         nvml_keep_members(answer, &members);
         result = nvml_check_room(count, infos, answer->count);
@@ -135,13 +133,12 @@ static nvmlReturn_t put_details(nvmlDevice_t device, struct answer *answer, cons
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
     struct answer answer = {.entry = sizeof *list->procArray};
-    struct claimed claimed;
     struct members members = {0};
     if (list == NULL)
         return REAL(nvmlDeviceGetRunningProcessDetailList)(device, list);
     nvmlReturn_t result = NVML_QUERY(answer, query_details(device, *list, &answer));
     if (result == NVML_SUCCESS)
-        result = nvml_read_members(device, &claimed, &members);
+        result = nvml_read_members(device, &members);
     if (result == NVML_SUCCESS)
         result = put_details(device, &answer, &members, list);
     nvml_free_members(&members);

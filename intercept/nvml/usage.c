@@ -13,11 +13,10 @@
  * them may start the next sampling period. `first` is the driver's answer to a query without room. */
 static nvmlReturn_t samples_before(nvmlDevice_t device, nvmlReturn_t first, struct members *members,
                                    unsigned int *count, const void *array) {
-    struct claimed claimed;
     unsigned int room = *count;
     if (first != NVML_SUCCESS && first != NVML_ERROR_INSUFFICIENT_SIZE && first != NVML_ERROR_NOT_FOUND)
         return first;
-    nvmlReturn_t result = nvml_read_members(device, &claimed, members);
+    nvmlReturn_t result = nvml_read_members(device, members);
     if (result == NVML_SUCCESS)
         result = nvml_check_room(count, array, members->count);
     if (result == NVML_SUCCESS)
@@ -28,16 +27,12 @@ static nvmlReturn_t samples_before(nvmlDevice_t device, nvmlReturn_t first, stru
 /* Copies the members' samples; NVML_ERROR_NOT_FOUND if there is none. */
 static nvmlReturn_t samples_after(nvmlReturn_t result, struct answer *answer, struct members *members,
                                   unsigned int *count, void *array) {
-    unsigned int room = *count;
     if (result == NVML_SUCCESS) {
         nvml_keep_members(answer, members);
-        result = answer->count == 0     ? NVML_ERROR_NOT_FOUND
-                 : answer->count > room ? NVML_ERROR_INSUFFICIENT_SIZE
-                                        : NVML_SUCCESS;
-        *count = answer->count;
-    } else if (result == NVML_ERROR_NOT_FOUND) {
-        *count = 0;
+        result = answer->count != 0 ? nvml_check_room(count, array, answer->count) : NVML_ERROR_NOT_FOUND;
     }
+    if (result == NVML_ERROR_NOT_FOUND)
+        *count = 0;
     if (result == NVML_SUCCESS)
         memcpy(array, answer->list, answer->count * answer->entry);
     nvml_free_members(members);
@@ -87,14 +82,13 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
 
 nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids) {
     struct answer answer = {.entry = sizeof *pids};
-    struct claimed claimed;
     struct members members = {0};
     if (count == NULL || (*count > 0 && pids == NULL))
         return REAL(nvmlDeviceGetAccountingPids)(device, NULL, NULL);
     nvmlReturn_t result =
         NVML_QUERY(answer, REAL(nvmlDeviceGetAccountingPids)(device, &answer.count, (void *)answer.list));
     if (result == NVML_SUCCESS)
-        result = nvml_read_members(device, &claimed, &members);
+        result = nvml_read_members(device, &members);
     if (result == NVML_SUCCESS) {
         nvml_keep_members(&answer, &members);
         result = nvml_check_room(count, pids, answer.count);
@@ -110,15 +104,14 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *coun
  * limit, and not below what the process holds now. */
 static nvmlReturn_t account_of(nvmlDevice_t device, unsigned int pid, unsigned long long *bytes) {
     struct answer answer = {.entry = sizeof pid, .count = 1, .list = (char *)&pid};
-    struct claimed claimed;
     struct members members;
-    nvmlReturn_t result = nvml_read_members(device, &claimed, &members);
+    nvmlReturn_t result = nvml_read_members(device, &members);
     if (result == NVML_SUCCESS) {
         nvml_keep_members(&answer, &members);
         if (answer.count == 0)
             result = NVML_ERROR_NOT_FOUND;
         else
-            *bytes = maximum(minimum(*bytes, claimed.limit), nvml_find_member(&members, pid)->bytes);
+            *bytes = maximum(minimum(*bytes, members.limit), nvml_find_member(&members, pid)->bytes);
     }
     nvml_free_members(&members);
     return result;
