@@ -75,23 +75,6 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
 
 /* --- moving managed memory ---------------------------------------------------------------------------------------- */
 
-/*
- * Memory that lies on the host because it exceeds the limit must not move to the GPU. The program got it from
- * cuMemAlloc, and such memory can be neither prefetched nor advised: the driver answers CUDA_ERROR_INVALID_VALUE.
- */
-static CUresult movable(CUdeviceptr address, size_t size) {
-    return allocations_on_host(process_if_open(), address, size) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-/* Managed memory must not move to a GPU without a claim, which would need no context there. */
-static CUresult allowed_at(CUmemLocation location) {
-    struct process *process = process_if_open();
-    int gpu;
-    if (process == NULL || location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_SUCCESS;
-    return gpus_find_claimed(process, location.id, &gpu);
-}
-
 /* Whether all of a range is managed memory. */
 static bool is_managed(CUdeviceptr address, size_t size) {
     CUdeviceptr end = address + size, start = 0;
@@ -108,17 +91,33 @@ static bool is_managed(CUdeviceptr address, size_t size) {
     return true;
 }
 
-/*
- * Where the kernel's module lets the GPU use all memory of the program (HMM, ATS), memory of malloc can be prefetched,
- * too. It is not charged, so it must not move to a GPU. Elsewhere the driver refuses such a range itself.
- */
-static CUresult counted_at(CUdeviceptr address, size_t size, CUmemLocation location) {
+static bool accesses_pageable_memory(CUdevice device) {
     int pageable = 0;
-    if (process_if_open() == NULL || location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        REAL(cuDeviceGetAttribute)(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, location.id) !=
-            CUDA_SUCCESS ||
-        pageable == 0 || is_managed(address, size))
+    return REAL(cuDeviceGetAttribute)(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device) == CUDA_SUCCESS &&
+           pageable != 0;
+}
+
+/*
+ * Whether a range may move to a location. What must not:
+ *
+ * Memory that lies on the host because it exceeds the limit. The program got it from cuMemAlloc, and the driver lets
+ * such memory be neither prefetched nor advised: CUDA_ERROR_INVALID_VALUE.
+ *
+ * Managed memory to a GPU without a claim, which would need no context there.
+ *
+ * Memory of malloc, which is not charged, where the kernel's module lets the GPU use all memory of the program (HMM,
+ * ATS). Elsewhere the driver refuses such a range itself.
+ */
+static CUresult movable(CUdeviceptr address, size_t size, CUmemLocation location) {
+    struct process *process = process_if_open();
+    int gpu;
+    if (allocations_on_host(process, address, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (process == NULL || location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_SUCCESS;
+    CUresult result = gpus_find_claimed(process, location.id, &gpu);
+    if (result != CUDA_SUCCESS || !accesses_pageable_memory(location.id) || is_managed(address, size))
+        return result;
     explain(CAUSE_PAGEABLE, "memory that is not CUDA's cannot be prefetched to a GPU or advised for one: it would not "
                             "count toward the limit; use cudaMallocManaged");
     return CUDA_ERROR_NOT_PERMITTED;
@@ -131,11 +130,7 @@ static CUmemLocation location_of(CUdevice device) {
 
 #define MOVE(address, size, location, call)                                                                            \
     do {                                                                                                               \
-        CUresult result = movable(address, size);                                                                      \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            result = allowed_at(location);                                                                             \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            result = counted_at(address, size, location);                                                              \
+        CUresult result = movable(address, size, location);                                                            \
         return result == CUDA_SUCCESS ? call : result;                                                                 \
     } while (0)
 
@@ -171,28 +166,18 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise advice, C
     MOVE(address, size, advised_place(advice, location), REAL(cuMemAdvise_v2)(address, size, advice, location));
 }
 
-/* Each location is that of the ranges from its first one to that of the next location. */
-static CUresult batch_counted(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
-                              const CUmemLocation *locations, const size_t *firsts, size_t locations_count) {
-    CUresult result = CUDA_SUCCESS;
-    for (size_t l = 0; l < locations_count; l++) {
-        size_t end = l + 1 < locations_count && firsts[l + 1] < count ? firsts[l + 1] : count;
-        for (size_t i = firsts[l]; i < end && result == CUDA_SUCCESS; i++)
-            result = counted_at(addresses[i], sizes[i], locations[l]);
-    }
-    return result;
-}
-
-/* The first refusal decides. The driver answers to missing arrays. */
+/* Each location is that of the ranges from its first one to that of the next location. The first refusal decides. The
+ * driver answers to missing arrays. */
 static CUresult batch_movable(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                               const CUmemLocation *locations, const size_t *firsts, size_t locations_count) {
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; addresses != NULL && sizes != NULL && i < count && result == CUDA_SUCCESS; i++)
-        result = movable(addresses[i], sizes[i]);
-    for (size_t i = 0; locations != NULL && i < locations_count && result == CUDA_SUCCESS; i++)
-        result = allowed_at(locations[i]);
-    if (result == CUDA_SUCCESS && addresses != NULL && sizes != NULL && locations != NULL && firsts != NULL)
-        result = batch_counted(addresses, sizes, count, locations, firsts, locations_count);
+    if (addresses == NULL || sizes == NULL || locations == NULL || firsts == NULL)
+        return CUDA_SUCCESS;
+    for (size_t l = 0; l < locations_count; l++) {
+        size_t end = l + 1 < locations_count && firsts[l + 1] < count ? firsts[l + 1] : count;
+        for (size_t i = firsts[l]; i < end && result == CUDA_SUCCESS; i++)
+            result = movable(addresses[i], sizes[i], locations[l]);
+    }
     return result;
 }
 
