@@ -114,6 +114,7 @@ struct launching {
     struct pool *pools[DEVICES_MAX];
     struct charge growth[DEVICES_MAX];
     uint64_t number; /* of the instance */
+    bool takes;      /* any memory */
 };
 
 static CUresult take_for(struct launching *launching, CUdevice device, uint64_t bytes) {
@@ -125,9 +126,11 @@ static CUresult take_for(struct launching *launching, CUdevice device, uint64_t 
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = pools_graphs_before(launching->process, pool, bytes, &launching->growth[device]);
-    if (result == CUDA_SUCCESS)
-        launching->pools[device] = pool;
-    return result;
+    if (result != CUDA_SUCCESS)
+        return result;
+    launching->pools[device] = pool;
+    launching->takes = true;
+    return CUDA_SUCCESS;
 }
 
 static CUresult before(struct launching *launching, const struct sizes *sizes) {
@@ -138,16 +141,6 @@ static CUresult before(struct launching *launching, const struct sizes *sizes) {
     for (int device = 0; device < DEVICES_MAX && result != CUDA_SUCCESS; device++)
         if (launching->pools[device] != NULL)
             charge_give(launching->process, &launching->growth[device]);
-    return result;
-}
-
-/* A launch frees its memory when the stream reaches it. */
-static CUresult launched(struct launching *launching, CUstream stream, CUresult result) {
-    bool any = false;
-    for (int device = 0; device < DEVICES_MAX; device++)
-        any = any || launching->pools[device] != NULL;
-    if (any && result == CUDA_SUCCESS)
-        streams_freed_in(launching->process, streams_context(stream), stream);
     return result;
 }
 
@@ -177,14 +170,13 @@ static void find_sizes(struct process *process, uint64_t number, struct sizes *s
 
 /* Adds a reference. CUDA_ERROR_INVALID_VALUE if the instance is destroyed already. `number` is 0 if it is not known. */
 static CUresult refer_to_known(struct process *process, CUgraphExec exec, uint64_t *number) {
-    struct graphs *graphs = &process->graphs;
     struct entry instance = {0};
-    lock_take(&graphs->lock);
+    lock_take(&process->graphs.lock);
     bool known = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance);
     bool ending = known && (instance.with & ENDING) != 0;
     if (known && !ending)
         objects_refer(process, KIND_GRAPH_EXEC, (uintptr_t)exec, 1, &instance);
-    lock_give(&graphs->lock);
+    lock_give(&process->graphs.lock);
     *number = instance.with;
     return ending ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -206,12 +198,11 @@ static CUresult refer_to(struct process *process, CUgraphExec exec, uint64_t *nu
 
 /* Replaces an instance's `with`. False if it is not this any more. */
 static bool change(struct process *process, CUgraphExec exec, uint64_t from, uint64_t to) {
-    struct graphs *graphs = &process->graphs;
     struct entry instance;
-    lock_take(&graphs->lock);
+    lock_take(&process->graphs.lock);
     bool same = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) && instance.with == from &&
                 objects_replace(process, KIND_GRAPH_EXEC, &instance, instance.charge, to);
-    lock_give(&graphs->lock);
+    lock_give(&process->graphs.lock);
     return same;
 }
 
@@ -229,15 +220,14 @@ static CUresult destroy(struct process *process, CUgraphExec exec, uint64_t numb
 
 /* Returns the driver's result if it destroys the instance. */
 static CUresult stop_referring(struct process *process, CUgraphExec exec, uint64_t number) {
-    struct graphs *graphs = &process->graphs;
     struct entry instance = {0};
     if (number == 0) {
         gate_open(&process->graphs.instantiations);
         return CUDA_SUCCESS;
     }
-    lock_take(&graphs->lock);
+    lock_take(&process->graphs.lock);
     objects_refer(process, KIND_GRAPH_EXEC, (uintptr_t)exec, -1, &instance);
-    lock_give(&graphs->lock);
+    lock_give(&process->graphs.lock);
     bool last = instance.references == 1 && instance.with == (number | ENDING);
     return last ? destroy(process, exec, number) : CUDA_SUCCESS;
 }
@@ -255,37 +245,40 @@ static CUresult launch_begins(struct launching *launching, CUgraphExec exec, CUs
     return result;
 }
 
-/* Of an instance that is known, no lock and no gate is held meanwhile: the launch may wait for earlier work, with
- * functions of the program in it. */
-#define LAUNCH(exec, stream, call)                                                                                     \
-    do {                                                                                                               \
-        struct launching launching = {.process = process_if_open()};                                                   \
-        if (launching.process == NULL)                                                                                 \
-            return call;                                                                                               \
-        CUresult result = launch_begins(&launching, exec, stream);                                                     \
-        if (result != CUDA_SUCCESS)                                                                                    \
-            return result;                                                                                             \
-        result = launched(&launching, stream, after(&launching, call));                                                \
-        stop_referring(launching.process, exec, launching.number);                                                     \
-        return result;                                                                                                 \
-    } while (0)
+/* Launches or uploads an instance by `real`; `named` is the stream, also if that is the calling thread's. Of an instance
+ * that is known, no lock and no gate is held meanwhile: the launch may wait for earlier work, with functions of the
+ * program in it. */
+static CUresult launch(cuGraphLaunch_function real, CUgraphExec exec, CUstream stream, CUstream named) {
+    struct launching launching = {.process = process_if_open()};
+    if (launching.process == NULL)
+        return real(exec, stream);
+    CUresult result = launch_begins(&launching, exec, named);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = after(&launching, real(exec, stream));
+    if (result == CUDA_SUCCESS && launching.takes) /* it frees its memory when the stream reaches it */
+        streams_freed_in(launching.process, streams_context(named), named);
+    stop_referring(launching.process, exec, launching.number);
+    return result;
+}
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     GOVERNED_LAUNCH(stream);
-    LAUNCH(exec, stream, REAL(cuGraphLaunch)(exec, stream));
+    return launch(REAL(cuGraphLaunch), exec, stream, stream);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    GOVERNED_LAUNCH(stream != NULL ? stream : CU_STREAM_PER_THREAD);
-    LAUNCH(exec, stream != NULL ? stream : CU_STREAM_PER_THREAD, REAL(cuGraphLaunch_ptsz)(exec, stream));
+    CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
+    GOVERNED_LAUNCH(named);
+    return launch(REAL(cuGraphLaunch_ptsz), exec, stream, named);
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    LAUNCH(exec, stream, REAL(cuGraphUpload)(exec, stream));
+    return launch(REAL(cuGraphUpload), exec, stream, stream);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    LAUNCH(exec, stream != NULL ? stream : CU_STREAM_PER_THREAD, REAL(cuGraphUpload_ptsz)(exec, stream));
+    return launch(REAL(cuGraphUpload_ptsz), exec, stream, stream != NULL ? stream : CU_STREAM_PER_THREAD);
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {

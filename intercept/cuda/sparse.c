@@ -82,38 +82,38 @@ static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list,
  *
  * The driver releases what a part was mapped to before when the stream reaches the call. So this waits for the stream
  * before the references are removed. */
-#define MAP_ARRAYS(list, count, stream, call, synchronize)                                                             \
-    do {                                                                                                               \
-        struct process *process = process_if_open();                                                                   \
-        struct releases releases = {0};                                                                                \
-        unsigned int holds = count;                                                                                    \
-        CUcontext context;                                                                                             \
-        if (process == NULL || (list) == NULL)                                                                         \
-            return call;                                                                                               \
-        CUresult result = REAL(cuStreamGetCtx)(stream, &context);                                                      \
-        if (result != CUDA_SUCCESS)                                                                                    \
-            return result;                                                                                             \
-        result = hold_all(process, list, &holds);                                                                      \
-        for (unsigned i = 0; result == CUDA_SUCCESS && i < (count); i++)                                               \
-            unbind(process, &(list)[i], &releases);                                                                    \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            result = call;                                                                                             \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            bound_to_arrays(process, list, count, &releases);                                                          \
-        let_go_of_all(process, list, holds);                                                                           \
-        bool waited = result == CUDA_SUCCESS && releases.count != 0;                                                   \
-        if (waited)                                                                                                    \
-            synchronize(stream);                                                                                       \
-        physical_released(process, &releases, result);                                                                 \
-        if (waited)                                                                                                    \
-            pools_settle(process);                                                                                     \
-        return result;                                                                                                 \
-    } while (0)
+static CUresult map_arrays(cuMemMapArrayAsync_function real, cuStreamSynchronize_function synchronize,
+                           CUarrayMapInfo *list, unsigned int count, CUstream stream) {
+    struct process *process = process_if_open();
+    struct releases releases = {0};
+    unsigned int held = count;
+    CUcontext context;
+    if (process == NULL || list == NULL)
+        return real(list, count, stream);
+    CUresult result = REAL(cuStreamGetCtx)(stream, &context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = hold_all(process, list, &held);
+    for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++)
+        unbind(process, &list[i], &releases);
+    if (result == CUDA_SUCCESS)
+        result = real(list, count, stream);
+    if (result == CUDA_SUCCESS)
+        bound_to_arrays(process, list, count, &releases);
+    let_go_of_all(process, list, held);
+    bool waits = result == CUDA_SUCCESS && releases.count != 0;
+    if (waits)
+        synchronize(stream);
+    physical_released(process, &releases, result);
+    if (waits)
+        pools_settle(process);
+    return result;
+}
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream) {
-    MAP_ARRAYS(list, count, stream, REAL(cuMemMapArrayAsync)(list, count, stream), REAL(cuStreamSynchronize));
+    return map_arrays(REAL(cuMemMapArrayAsync), REAL(cuStreamSynchronize), list, count, stream);
 }
 
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream) {
-    MAP_ARRAYS(list, count, stream, REAL(cuMemMapArrayAsync_ptsz)(list, count, stream), REAL(cuStreamSynchronize_ptsz));
+    return map_arrays(REAL(cuMemMapArrayAsync_ptsz), REAL(cuStreamSynchronize_ptsz), list, count, stream);
 }
