@@ -332,27 +332,27 @@ static CUresult uploading(struct launching *launching, CUgraph graph) {
     return add_graph(graph, &sizes, 0) ? before(launching, &sizes) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-#define INSTANTIATE_WITH(exec, graph, parameters, call)                                                                \
-    do {                                                                                                               \
-        struct launching launching = {.process = process_if_open()};                                                   \
-        if (launching.process == NULL || (parameters) == NULL || !(*(const cuuint64_t *)(parameters)&UPLOAD))          \
-            INSTANTIATE(exec, graph, call);                                                                            \
-        WORK_IN_CONTEXT;                                                                                               \
-        gate_enter(&launching.process->graphs.instantiations);                                                         \
-        CUresult result = uploading(&launching, graph);                                                                \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            result = instantiated(launching.process, after(&launching, call), exec, graph);                            \
-        gate_leave(&launching.process->graphs.instantiations);                                                         \
-        return result;                                                                                                 \
-    } while (0)
+static CUresult instantiate_with(cuGraphInstantiateWithParams_function real, CUgraphExec *exec, CUgraph graph,
+                                 CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    struct launching launching = {.process = process_if_open()};
+    if (launching.process == NULL || parameters == NULL || !(*(const cuuint64_t *)parameters & UPLOAD))
+        INSTANTIATE(exec, graph, real(exec, graph, parameters));
+    WORK_IN_CONTEXT;
+    gate_enter(&launching.process->graphs.instantiations);
+    CUresult result = uploading(&launching, graph);
+    if (result == CUDA_SUCCESS)
+        result = instantiated(launching.process, after(&launching, real(exec, graph, parameters)), exec, graph);
+    gate_leave(&launching.process->graphs.instantiations);
+    return result;
+}
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    INSTANTIATE_WITH(exec, graph, parameters, REAL(cuGraphInstantiateWithParams)(exec, graph, parameters));
+    return instantiate_with(REAL(cuGraphInstantiateWithParams), exec, graph, parameters);
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    INSTANTIATE_WITH(exec, graph, parameters, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, parameters));
+    return instantiate_with(REAL(cuGraphInstantiateWithParams_ptsz), exec, graph, parameters);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {

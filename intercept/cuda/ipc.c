@@ -159,25 +159,25 @@ static CUresult after(struct opening *opening, CUresult result, CUdeviceptr addr
     return result;
 }
 
-#define OPEN(address, handle, call)                                                                                    \
-    do {                                                                                                               \
-        struct opening opening = {0};                                                                                  \
-        if ((address) == NULL)                                                                                         \
-            return call;                                                                                               \
-        WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = before(&opening, &work, &(handle));                                                          \
-        if (result != CUDA_SUCCESS)                                                                                    \
-            return result;                                                                                             \
-        result = call;                                                                                                 \
-        return after(&opening, result, result == CUDA_SUCCESS ? *(address) : 0);                                       \
-    } while (0)
+static CUresult open_handle(cuIpcOpenMemHandle_function real, CUdeviceptr *address, CUipcMemHandle handle,
+                            unsigned int flags) {
+    struct opening opening = {0};
+    if (address == NULL)
+        return real(address, handle, flags);
+    WORK_IN_CONTEXT;
+    CUresult result = before(&opening, &work, &handle);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real(address, handle, flags);
+    return after(&opening, result, result == CUDA_SUCCESS ? *address : 0);
+}
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
-    OPEN(address, handle, REAL(cuIpcOpenMemHandle)(address, handle, flags));
+    return open_handle(REAL(cuIpcOpenMemHandle), address, handle, flags);
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
-    OPEN(address, handle, REAL(cuIpcOpenMemHandle_v2)(address, handle, flags));
+    return open_handle(REAL(cuIpcOpenMemHandle_v2), address, handle, flags);
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {

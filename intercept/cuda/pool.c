@@ -257,10 +257,14 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     return result;
 }
 
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
+/* After a driver's call at which pools may shrink. */
+static CUresult settled(CUresult result) {
     pools_settle(process_if_open());
     return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    return settled(REAL(cuMemPoolTrimTo)(pool, keep));
 }
 
 /* Writes on an exported pool's descriptor the number by which importers find its share. */
@@ -344,25 +348,18 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 
 /* --- synchronisations --------------------------------------------------------------------------------------------- */
 
-#define SYNCHRONIZE(call)                                                                                              \
-    do {                                                                                                               \
-        CUresult result = call;                                                                                        \
-        pools_settle(process_if_open());                                                                               \
-        return result;                                                                                                 \
-    } while (0)
-
 CUresult cuCtxSynchronize(void) {
-    SYNCHRONIZE(REAL(cuCtxSynchronize)());
+    return settled(REAL(cuCtxSynchronize)());
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-    SYNCHRONIZE(REAL(cuStreamSynchronize)(stream));
+    return settled(REAL(cuStreamSynchronize)(stream));
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-    SYNCHRONIZE(REAL(cuStreamSynchronize_ptsz)(stream));
+    return settled(REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
 CUresult cuEventSynchronize(CUevent event) {
-    SYNCHRONIZE(REAL(cuEventSynchronize)(event));
+    return settled(REAL(cuEventSynchronize)(event));
 }
