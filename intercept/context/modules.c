@@ -71,22 +71,3 @@ CUresult modules_grow(struct process *process, CUmodule module, uint64_t bytes) 
         objects_replace(process, KIND_MODULE, &entry, entry.charge, entry.with + bytes);
     return result;
 }
-
-/* `references` is not 0 for a module that cuLibraryGetModule returned: its `with` is the library's handle, and the
- * driver refuses to unload it. */
-CUresult modules_unload(struct process *process, CUmodule module) {
-    struct entry entry;
-    bool ours = process != NULL && objects_remove(process, KIND_MODULE, (uintptr_t)module, &entry);
-    CUresult result = REAL(cuModuleUnload)(module);
-    if (!ours)
-        return result;
-    if (result != CUDA_SUCCESS) {
-        objects_put_back(process, KIND_MODULE, entry);
-        return result;
-    }
-    if (entry.references == 0)
-        context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
-    charge_end(process, &entry.charge);
-    variables_unloaded(process, (uintptr_t)module);
-    return result;
-}

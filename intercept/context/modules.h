@@ -32,9 +32,6 @@ CUresult modules_before(struct module_loading *loading, struct work *work);
 /* After the driver answered with `result`: records the module, or gives back what was taken. */
 CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule module);
 
-/* Unloads a module. One that cuLibraryGetModule returned is not unloaded by itself: the driver refuses. */
-CUresult modules_unload(struct process *process, CUmodule module);
-
 /* A module's record, which is made if the module was loaded by a function that is not shadowed. False without one. */
 bool modules_find(struct process *process, CUmodule module, struct entry *entry);
 

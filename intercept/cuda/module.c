@@ -1,9 +1,11 @@
 /* Modules: cuModuleLoad and its siblings, and what they contain; see context/modules.h. */
+#include "context/extra.h"
 #include "context/kernels.h"
 #include "context/modules.h"
 #include "context/variables.h"
 #include "context/work.h"
 #include "driver/cuda_real.h"
+#include "memory/objects.h"
 
 /* Loads a module by `call`. The driver answers to missing arguments. */
 #define LOAD(module, from, image_size, call)                                                                           \
@@ -36,8 +38,24 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
     LOAD(module, image, image_size(image), REAL(cuModuleLoadFatBinary)(module, image));
 }
 
+/* `references` is not 0 for a module that cuLibraryGetModule returned: its `with` is the library's handle, and the
+ * driver refuses to unload it. */
 CUresult cuModuleUnload(CUmodule module) {
-    return modules_unload(process_if_open(), module);
+    struct process *process = process_if_open();
+    struct entry entry;
+    bool ours = process != NULL && objects_remove(process, KIND_MODULE, (uintptr_t)module, &entry);
+    CUresult result = REAL(cuModuleUnload)(module);
+    if (!ours)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        objects_put_back(process, KIND_MODULE, entry);
+        return result;
+    }
+    if (entry.references == 0)
+        context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
+    charge_end(process, &entry.charge);
+    variables_unloaded(process, (uintptr_t)module);
+    return result;
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {

@@ -199,7 +199,7 @@ static void add_variable(struct image_size *size, const struct declared *declare
         size->data = UINT64_MAX;
         return;
     }
-    add_to(&size->data, bytes >= BLOCK_BYTES / 2 ? pages_to_bytes(pages_of(bytes)) : 2 * bytes);
+    add_to(&size->data, bytes >= BLOCK_BYTES / 2 ? pages_of(bytes) << REGION_PAGE_SHIFT : 2 * bytes);
     add_to(&size->data, declared->alignment);
 }
 

@@ -18,10 +18,6 @@ static inline uint64_t pages_of(uint64_t bytes) {
     return (blocks ? blocks : 1) * BLOCK_PAGES;
 }
 
-static inline uint64_t pages_to_bytes(uint64_t pages) {
-    return pages << REGION_PAGE_SHIFT;
-}
-
 /* a * b; UINT64_MAX if that overflows. */
 static inline uint64_t product(uint64_t a, uint64_t b) {
     uint64_t result;
