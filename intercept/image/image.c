@@ -72,12 +72,11 @@ static bool page_readable(uintptr_t page) {
 }
 
 static bool readable(const char *from, uint64_t bytes) {
-    uintptr_t first = (uintptr_t)from & ~(uintptr_t)(PAGE_BYTES - 1);
-    uintptr_t last = ((uintptr_t)from + (bytes != 0 ? bytes - 1 : 0)) & ~(uintptr_t)(PAGE_BYTES - 1);
-    for (uintptr_t page = first; bytes != 0 && page_readable(page); page += PAGE_BYTES)
-        if (page == last)
-            return true;
-    return bytes == 0;
+    uintptr_t page = (uintptr_t)from & ~(uintptr_t)(PAGE_BYTES - 1), end = (uintptr_t)from + bytes;
+    bool all = true;
+    for (; bytes != 0 && page < end && all; page += PAGE_BYTES)
+        all = page_readable(page);
+    return all;
 }
 
 /* Whether so many bytes at an offset are within the image's room. They need not be in memory. */

@@ -93,7 +93,6 @@ struct declared {
 /* Bytes of a type, without its dot: b8, u32, f64, f16x2, bf16x2; 0 if it is no type. References to textures, surfaces
  * and samplers have 8. */
 static uint64_t type_bytes(const char *type, size_t length) {
-    struct reader reader = {.at = type};
     if (is(type, length, "texref") || is(type, length, "surfref") || is(type, length, "samplerref"))
         return 8;
     if (length < 2 || strchr("busf", *type) == NULL)
@@ -102,14 +101,13 @@ static uint64_t type_bytes(const char *type, size_t length) {
     uint64_t bits = 0, times = 1;
     for (; is_digit(*digit) && bits < 4096; digit++)
         bits = bits * 10 + (uint64_t)(*digit - '0');
-    if (*digit == 'x') {
-        reader.at = digit + 1;
-        times = read_number(&reader);
-        digit = reader.at;
+    if (digit[0] == 'x' && is_digit(digit[1])) {
+        times = (uint64_t)(digit[1] - '0');
+        digit += 2;
     }
-    if (bits == 0 || digit != type + length || reader.failed)
+    if (bits == 0 || digit != type + length)
         return 0;
-    return product(bits >= 8 ? bits / 8 : 1, times);
+    return (bits >= 8 ? bits / 8 : 1) * times;
 }
 
 /* Skips a pair of brackets and what is in it. */
