@@ -3,22 +3,18 @@
 #include "context/lifecycle.h"
 #include "driver/cuda_real.h"
 
-static void adopt_unknown(struct process *process, CUdevice device, CUcontext context) {
-    struct context_grant grant;
-    struct place place;
-    size_t free, total;
-    if (contexts_find(process, context, &place) || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS ||
-        context_grant(&grant, device) != CUDA_SUCCESS)
-        return;
-    context_created(&grant, CUDA_SUCCESS, context);
-    context_primary_assume(process, device, context);
-}
-
 /* Under the lock of the device's lifecycle, and while no explicit context is created: one that is created has a record
  * then, and another thread does not adopt it. */
 static void adopt_on(struct process *process, CUdevice device, CUcontext context) {
+    struct context_grant grant;
+    struct place place;
+    size_t free, total;
     gate_close(&process->contexts.creating);
-    adopt_unknown(process, device, context);
+    if (!contexts_find(process, context, &place) && REAL(cuMemGetInfo_v2)(&free, &total) == CUDA_SUCCESS &&
+        context_grant(&grant, device) == CUDA_SUCCESS) {
+        context_created(&grant, CUDA_SUCCESS, context);
+        context_primary_assume(process, device, context);
+    }
     gate_open(&process->contexts.creating);
 }
 
