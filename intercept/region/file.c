@@ -308,16 +308,12 @@ void region_close(struct region *region) {
     region->slot = region->descriptor = -1;
 }
 
-static uint64_t limit_word(const struct region *region, size_t offset) {
-    const void *word = (const char *)region->limit + offset;
-    return atomic_load_explicit((const _Atomic uint64_t *)word, memory_order_relaxed);
-}
-
 uint64_t region_limit_bytes(const struct region *region, enum region_ledger ledger) {
-    return limit_word(region, ledger == REGION_SPILL ? offsetof(struct region_limit, spill_bytes)
-                                                     : offsetof(struct region_limit, limit_bytes));
+    const struct region_limit *limit = region->limit;
+    return atomic_load_explicit(ledger == REGION_SPILL ? &limit->spill_bytes : &limit->limit_bytes,
+                                memory_order_relaxed);
 }
 
 uint64_t region_uncounted_bytes(const struct region *region, enum region_ledger ledger) {
-    return ledger == REGION_GPU ? limit_word(region, offsetof(struct region_limit, uncounted_bytes)) : 0;
+    return ledger == REGION_GPU ? atomic_load_explicit(&region->limit->uncounted_bytes, memory_order_relaxed) : 0;
 }
