@@ -55,20 +55,24 @@ CUresult kernels_charge_in_module(CUmodule module, uint64_t bytes) {
     return charge_everywhere(process, bytes);
 }
 
-/* Records the need for future contexts. What the library's other kernels needed before is charged already. */
+/* What the kernels of a library need that is charged already. */
+static uint64_t charged_for(struct process *process, CUlibrary library) {
+    struct entry known;
+    return objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known) ? known.with : 0;
+}
+
+/* Records the need for future contexts. */
 CUresult kernels_charge_in_library(struct process *process, CUlibrary library, uint64_t bytes) {
-    struct entry known = {0};
     CUresult result = CUDA_SUCCESS;
-    objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
-    if (bytes <= known.with)
+    if (bytes <= charged_for(process, library))
         return CUDA_SUCCESS;
     reentrant_take(&process->libraries);
-    objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
-    if (bytes > known.with)
+    if (bytes > charged_for(process, library)) {
         result = charge_everywhere(process, bytes);
-    if (result == CUDA_SUCCESS && bytes > known.with &&
-        !objects_put(process, KIND_LIBRARY_KERNELS, (struct entry){.key = (uintptr_t)library, .with = bytes}))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (result == CUDA_SUCCESS &&
+            !objects_put(process, KIND_LIBRARY_KERNELS, (struct entry){.key = (uintptr_t)library, .with = bytes}))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     reentrant_give(&process->libraries);
     return result;
 }

@@ -76,24 +76,18 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return result;
 }
 
-/* The array may be larger than the number of functions. Loads the functions, since the driver reports their needs only
- * then. */
-static CUresult local_of_listed(CUfunction *functions, unsigned count, CUmodule module, uint64_t *most) {
-    unsigned there = 0;
-    CUresult result = REAL(cuModuleGetFunctionCount)(&there, module);
-    there = there < count ? there : count;
-    for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
-        result = kernels_local_of_function(functions[i], most);
-    return result;
-}
-
+/* Loads the functions, since the driver reports their needs only then. The array may be larger than their number. */
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, CUmodule module) {
     WORK_IN_CONTEXT;
+    unsigned int there = 0;
     uint64_t bytes = 0;
     CUresult result = REAL(cuModuleEnumerateFunctions)(functions, count, module);
     if (result != CUDA_SUCCESS || functions == NULL)
         return result;
-    result = local_of_listed(functions, count, module, &bytes);
+    result = REAL(cuModuleGetFunctionCount)(&there, module);
+    there = there < count ? there : count;
+    for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
+        result = kernels_local_of_function(functions[i], &bytes);
     if (result == CUDA_SUCCESS)
         result = kernels_charge_in_module(module, bytes);
     for (unsigned i = 0; i < count && result != CUDA_SUCCESS; i++)
