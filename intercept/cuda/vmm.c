@@ -1,7 +1,6 @@
 /* Virtual memory management and multicast objects; see memory/physical.h. */
 #include "driver/cuda_real.h"
 #include "memory/exports.h"
-#include "memory/objects.h"
 #include "memory/physical.h"
 #include "memory/pools.h"
 #include "memory/tags.h"
@@ -50,33 +49,36 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     RELEASE(physical_release(process, handle, &releases), REAL(cuMemRelease)(handle));
 }
 
-/* The GPU of memory; NO_CLAIM if it is on none, or if the driver does not report it. */
-static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle) {
+/* The device that memory is on; CU_DEVICE_CPU if it is on none. False if the driver does not report it, as for a multicast
+ * object. */
+static bool find_device(CUmemGenericAllocationHandle handle, CUdevice *device) {
     CUmemAllocationProp properties;
-    int gpu = NO_CLAIM;
-    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS ||
-        properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        gpus_find(process, properties.location.id, &gpu) != CUDA_SUCCESS)
-        return NO_CLAIM;
-    return gpu;
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS)
+        return false;
+    *device = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id : CU_DEVICE_CPU;
+    return true;
 }
 
-/* Memory on a GPU with a claim that is not recorded: it was created by a call that is not shadowed. It is recorded as
- * unpaid, and charged when it is mapped again. */
-static CUresult record_unknown(struct process *process, CUmemGenericAllocationHandle handle, int gpu) {
+/* Records memory that is not of this claim, to be charged when it is mapped. Memory of the host, and of a GPU without a
+ * claim, is not recorded. False if there is no memory for the record. */
+static bool record_unpaid(struct process *process, CUmemGenericAllocationHandle handle, CUdevice device) {
+    int gpu;
+    if (device == CU_DEVICE_CPU || gpus_find(process, device, &gpu) != CUDA_SUCCESS || gpu == NO_CLAIM)
+        return true;
     struct charge charge = {.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
-    if (physical_imported(process, false, handle, charge))
-        return CUDA_SUCCESS;
-    REAL(cuMemRelease)(handle);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return physical_imported(process, false, handle, charge);
 }
 
+/* Memory without a record was created by a call that is not shadowed. */
 static CUresult retain(struct process *process, CUmemGenericAllocationHandle *handle, void *address) {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
     if (result != CUDA_SUCCESS || physical_hold(process, physical_number(process, *handle)))
         return result;
-    int gpu = find_gpu(process, *handle);
-    return gpu != NO_CLAIM ? record_unknown(process, *handle, gpu) : CUDA_SUCCESS;
+    CUdevice device;
+    if (!find_device(*handle, &device) || record_unpaid(process, *handle, device))
+        return CUDA_SUCCESS;
+    REAL(cuMemRelease)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* No thread unmaps anything between the driver's answer and the reference here, so that the memory's record does not
@@ -146,19 +148,14 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
     return result;
 }
 
-/* Imported memory whose owner is not of this claim is charged when it is mapped; host memory is not charged. A share of
- * 0 pages without a location is a multicast object. */
+/* Memory whose owner is of this claim has a share. A share of 0 pages, or no device, is that of a multicast object. */
 static bool imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge) {
-    CUmemAllocationProp properties;
-    bool joined = charge.share != 0;
-    bool placed = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) == CUDA_SUCCESS;
-    int gpu = find_gpu(process, handle);
-    bool multicast = joined ? charge_is_empty(process, &charge) : !placed;
-    if (!joined && !multicast && gpu == NO_CLAIM)
-        return true; /* host memory */
-    if (!joined && !multicast)
-        charge = (struct charge){.gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
-    return physical_imported(process, multicast, handle, charge);
+    CUdevice device;
+    if (charge.share != 0)
+        return physical_imported(process, charge_is_empty(process, &charge), handle, charge);
+    if (!find_device(handle, &device))
+        return physical_imported(process, true, handle, charge);
+    return record_unpaid(process, handle, device);
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *exported,
@@ -198,12 +195,6 @@ static uint64_t part_of(CUdevice device, size_t offset) {
     return (uint64_t)offset << 8 | (uint8_t)device;
 }
 
-static CUdevice device_of(CUmemGenericAllocationHandle handle) {
-    CUmemAllocationProp properties;
-    return REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) == CUDA_SUCCESS ? properties.location.id
-                                                                                             : -1;
-}
-
 static void bound(struct process *process, CUmemGenericAllocationHandle object, uint64_t part, uint64_t number) {
     if (number != 0)
         physical_bound(process, KIND_BINDING, physical_number(process, object), part, number);
@@ -227,7 +218,9 @@ static void bound(struct process *process, CUmemGenericAllocationHandle object, 
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory,
                             size_t memory_offset, size_t size, unsigned long long flags) {
-    BIND(object, device_of(memory), offset, memory, memory_offset + size,
+    CUdevice device = CU_DEVICE_CPU;
+    find_device(memory, &device);
+    BIND(object, device, offset, memory, memory_offset + size,
          REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags));
 }
 
