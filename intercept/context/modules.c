@@ -2,7 +2,6 @@
 
 #include "context/extra.h"
 #include "context/variables.h"
-#include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
 

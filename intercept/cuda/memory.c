@@ -5,7 +5,6 @@
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
 #include "memory/exports.h"
-#include "memory/objects.h"
 #include "memory/pools.h"
 #include "memory/streams.h"
 #include "state/gpus.h"

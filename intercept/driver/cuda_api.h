@@ -66,7 +66,6 @@ typedef enum CUdriverProcAddressQueryResult {
 
 /* Flags of cuGetProcAddress. */
 #define CU_GET_PROC_ADDRESS_DEFAULT 0
-#define CU_GET_PROC_ADDRESS_LEGACY_STREAM 1
 #define CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 2
 
 typedef enum CUdevice_attribute {
@@ -140,7 +139,6 @@ typedef struct CUmemLocation {
 } CUmemLocation;
 
 typedef enum CUmemAllocationHandleType {
-    CU_MEM_HANDLE_TYPE_NONE = 0,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 } CUmemAllocationHandleType;
 
@@ -214,12 +212,6 @@ typedef struct CUarrayMapInfo {
     unsigned int deviceBitMask, flags, reserved[2];
 } CUarrayMapInfo;
 
-typedef struct CUmulticastObjectProp {
-    unsigned int numDevices;
-    size_t size;
-    unsigned long long handleTypes, flags;
-} CUmulticastObjectProp;
-
 /* --- between processes -------------------------------------------------------------------------------------------- */
 
 #define CU_IPC_HANDLE_SIZE 64
@@ -248,6 +240,7 @@ typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
 typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
 typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 typedef struct CUmemPoolPtrExportData_st CUmemPoolPtrExportData;
+typedef struct CUmulticastObjectProp_st CUmulticastObjectProp;
 
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
 
