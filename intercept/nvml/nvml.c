@@ -2,7 +2,6 @@
  * and takes no slot in them. */
 #include "driver/real.h"
 #include "nvml/claim.h"
-#include "system/explain.h"
 #include "system/mapped.h"
 
 #pragma GCC diagnostic push
@@ -46,14 +45,8 @@ static struct claims *claims(void) {
     if (all != NULL)
         return all;
     int error = errno;
-    char why[REGION_WHY] = "no memory";
     struct claims *fresh = mapped_new(sizeof *fresh);
-    if (fresh == NULL || !claims_open(fresh, false, why)) {
-        explain(
-            CAUSE_REGION,
-            "cannot read the GPU memory limit for NVML: %s; start the program in a container with GPU slices, or with "
-            "`tranche run`",
-            why);
+    if (fresh == NULL || !claims_open(fresh, false)) {
         mapped_free(fresh, sizeof *fresh);
     } else if (atomic_compare_exchange_strong(&kept, &all, fresh)) {
         all = fresh;

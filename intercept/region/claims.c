@@ -1,5 +1,6 @@
 #include "region/claims.h"
 #include "system/calls.h"
+#include "system/explain.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,9 +62,7 @@ static bool open_all(struct claims *claims, const char *directory, int fd, bool 
     return claims->count > 0 || region_fail(why, "%s holds no claim", directory);
 }
 
-bool claims_open(struct claims *claims, bool join, char why[static REGION_WHY]) {
-    memset(claims, 0, sizeof *claims);
-    const char *directory = claims_directory();
+static bool open_in(struct claims *claims, const char *directory, bool join, char why[static REGION_WHY]) {
     if (directory == NULL)
         return region_fail(why, "neither " CONTAINER_CLAIMS " nor the variable " CLAIMS_VARIABLE " exists");
     int fd = call_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -71,9 +70,20 @@ bool claims_open(struct claims *claims, bool join, char why[static REGION_WHY]) 
         return region_fail(why, "cannot open %s: errno %d", directory, errno);
     bool opened = open_all(claims, directory, fd, join, why);
     call_close(fd);
-    if (!opened)
-        claims_close(claims);
     return opened;
+}
+
+bool claims_open(struct claims *claims, bool join) {
+    char why[REGION_WHY];
+    memset(claims, 0, sizeof *claims);
+    if (open_in(claims, claims_directory(), join, why))
+        return true;
+    claims_close(claims);
+    explain(CAUSE_REGION,
+            "cannot read the GPU memory limit: %s; start the program in a container with GPU slices, or with "
+            "`tranche run`",
+            why);
+    return false;
 }
 
 void claims_close(struct claims *claims) {

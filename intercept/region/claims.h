@@ -14,9 +14,9 @@ struct claims {
     struct region regions[CLAIMS_MAX];
 };
 
-/* Opens every claim's region. With `join`, also takes a slot in each, which accounting needs. False, with the reason in
- * `why`, if there is no claim or one of them cannot be used. */
-bool claims_open(struct claims *claims, bool join, char why[static REGION_WHY]);
+/* Opens every claim's region. With `join`, also takes a slot in each, which accounting needs. False, with a line on
+ * stderr, if there is no claim or one of them cannot be used. */
+bool claims_open(struct claims *claims, bool join);
 
 void claims_close(struct claims *claims);
 

@@ -43,16 +43,10 @@ CUresult process_open(struct process **result) {
         return CUDA_SUCCESS;
 
     int error = errno;
-    char why[REGION_WHY];
     lock_take(&process->opening);
-    bool open = atomic_load(&process->open) || claims_open(&process->claims, true, why);
+    bool open = atomic_load(&process->open) || claims_open(&process->claims, true);
     atomic_store_explicit(&process->open, open, memory_order_release);
     lock_give(&process->opening);
-    if (!open)
-        explain(CAUSE_REGION,
-                "cannot read the GPU memory limit: %s; start the program in a container with GPU slices, or with "
-                "`tranche run`",
-                why);
     errno = error;
     return open ? CUDA_SUCCESS : CUDA_ERROR_SYSTEM_NOT_READY;
 }
