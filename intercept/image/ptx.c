@@ -274,21 +274,15 @@ static const char *comment_end(const char *from, const char *end) {
     return end;
 }
 
-/* Copies the text without comments and strings. A string leaves as many spaces as it has characters, since it may be an
- * initializer, whose length counts. */
-static void strip(char *to, const char *from, size_t length) {
-    const char *end = from + length;
-    while (from < end) {
-        bool quoted = *from == '"';
-        const char *after = quoted ? string_end(from, end) : comment_end(from, end);
-        size_t spaces = after == NULL ? 0 : quoted ? (size_t)(after - from) : 1;
-        memset(to, ' ', spaces);
-        if (after == NULL)
-            *to = *from;
-        to += after == NULL ? 1 : spaces;
-        from = after == NULL ? from + 1 : after;
+/* Replaces comments and strings by as many spaces: a string may be an initializer, whose length counts. */
+static void blank(char *text, size_t length) {
+    const char *end = text + length;
+    for (char *at = text; at < end;) {
+        const char *after = *at == '"' ? string_end(at, end) : comment_end(at, end);
+        size_t blanks = after != NULL ? (size_t)(after - at) : 0;
+        memset(at, ' ', blanks);
+        at += blanks != 0 ? blanks : 1;
     }
-    *to = '\0';
 }
 
 struct image_size image_ptx_size(const char *text, size_t length) {
@@ -297,7 +291,8 @@ struct image_size image_ptx_size(const char *text, size_t length) {
     char *copy = mapped_new(room);
     if (copy == NULL)
         return (struct image_size){.code = size.code, .data = UINT64_MAX}; /* more than any limit */
-    strip(copy, text, length);
+    memcpy(copy, text, length);
+    blank(copy, length);
     add_variables(&size, copy, ".global");
     add_variables(&size, copy, ".const");
     if (strstr(copy, ".managed") != NULL) /* the driver places these apart */
