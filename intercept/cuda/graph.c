@@ -64,17 +64,15 @@ static bool add_graph(CUgraph graph, struct sizes *sizes, int depth) {
  * An instance is identified by a number, since the driver may reuse its handle before the record of the former instance
  * is removed. The number leads to an entry with a bit for each device, and to one entry for each device with the bytes.
  */
-static uint64_t key_of_devices(uint64_t number) {
-    return objects_key(number, 0);
-}
+#define ALL_DEVICES (-1)
 
 static uint64_t key_of(uint64_t number, int device) {
-    return objects_key(number, (uint64_t)device + 1);
+    return objects_key(number, (uint64_t)(device + 1));
 }
 
 static void remove_sizes(struct process *process, uint64_t number) {
     struct entry devices, of_device;
-    if (number == 0 || !objects_remove(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
+    if (number == 0 || !objects_remove(process, KIND_GRAPH_EXEC, key_of(number, ALL_DEVICES), &devices))
         return;
     for (int device = 0; device < DEVICES_MAX; device++)
         if (devices.with >> device & 1)
@@ -92,19 +90,16 @@ static void remove_record(struct process *process, CUgraphExec exec) {
 static bool record(struct process *process, CUgraphExec exec, const struct sizes *sizes) {
     static _Atomic uint64_t last_number;
     uint64_t devices = 0, number = 1 + atomic_fetch_add(&last_number, 1);
-    bool put = true;
-    for (int device = 0; device < DEVICES_MAX && put; device++) {
-        if (sizes->bytes[device] == 0)
-            continue;
-        devices |= UINT64_C(1) << device;
-        put = objects_put(process, KIND_GRAPH_EXEC,
-                          (struct entry){.key = key_of(number, device), .with = sizes->bytes[device]});
+    for (int device = 0; device < DEVICES_MAX; device++) {
+        struct entry size = {.key = key_of(number, device), .with = sizes->bytes[device]};
+        if (size.with != 0 && !objects_put(process, KIND_GRAPH_EXEC, size))
+            return false;
+        devices |= (uint64_t)(size.with != 0) << device;
     }
-    if (devices != 0)
-        put = put &&
-              objects_put(process, KIND_GRAPH_EXEC, (struct entry){.key = key_of_devices(number), .with = devices});
-    return put && objects_put(process, KIND_GRAPH_EXEC,
-                              (struct entry){.key = (uintptr_t)exec, .with = number, .references = 1});
+    struct entry all = {.key = key_of(number, ALL_DEVICES), .with = devices};
+    struct entry instance = {.key = (uintptr_t)exec, .with = number, .references = 1};
+    return (devices == 0 || objects_put(process, KIND_GRAPH_EXEC, all)) &&
+           objects_put(process, KIND_GRAPH_EXEC, instance);
 }
 
 /* --- launching ---------------------------------------------------------------------------------------------------- */
@@ -154,7 +149,7 @@ static CUresult after(struct launching *launching, CUresult result) {
 /* What each device may have to take when an instance is launched. */
 static void find_sizes(struct process *process, uint64_t number, struct sizes *sizes) {
     struct entry devices, entry;
-    if (number == 0 || !objects_find(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
+    if (number == 0 || !objects_find(process, KIND_GRAPH_EXEC, key_of(number, ALL_DEVICES), &devices))
         return;
     for (int device = 0; device < DEVICES_MAX; device++)
         if (devices.with >> device & 1 && objects_find(process, KIND_GRAPH_EXEC, key_of(number, device), &entry))
