@@ -162,10 +162,6 @@ void context_primary_leave(struct process *process, CUdevice device) {
     reentrant_give(&process->contexts.lifecycles[device]);
 }
 
-CUcontext context_primary(struct process *process, CUdevice device) {
-    return device >= 0 && device < DEVICES_MAX ? process->contexts.primaries[device] : NULL;
-}
-
 static bool is_active(CUdevice device) {
     unsigned int flags;
     int active = 0;
@@ -189,7 +185,7 @@ static void alias_green(struct process *process, CUdevice device, CUcontext prim
 }
 
 void context_primary_assume(struct process *process, CUdevice device, CUcontext context) {
-    if (context_primary(process, device) != NULL || !is_active(device))
+    if (process->contexts.primaries[device] != NULL || !is_active(device))
         return;
     set_primary(process, device, context, true);
     alias_green(process, device, context);
@@ -206,7 +202,7 @@ void context_primary_identify(struct process *process, CUdevice device) {
 }
 
 void context_primary_ending(struct process *process, CUdevice device, struct context_end *end) {
-    context_ending(process, context_primary(process, device), end);
+    context_ending(process, process->contexts.primaries[device], end);
 }
 
 void context_primary_ended(CUdevice device, const struct context_end *end, CUresult result, bool resets) {

@@ -53,7 +53,6 @@ void context_primary_leave(struct process *process, CUdevice device);
 
 /* The following are called between enter and leave. */
 CUresult context_primary_retain(struct process *process, CUdevice device, CUcontext *context);
-CUcontext context_primary(struct process *process, CUdevice device);
 
 /* A context of the device was adopted: see context/work.h. */
 void context_primary_assume(struct process *process, CUdevice device, CUcontext context);

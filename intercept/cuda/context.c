@@ -195,7 +195,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     if (result == CUDA_SUCCESS) {
         charge_end(process, &entry.charge);
     } else {
-        contexts_alias(process, view, context_primary(process, device));
+        contexts_alias(process, view, process->contexts.primaries[device]);
         objects_put(process, KIND_GREEN_CONTEXT, entry);
     }
     context_primary_leave(process, device);
@@ -210,7 +210,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     struct entry entry;
     if (result == CUDA_SUCCESS && process != NULL &&
         objects_find(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
-        contexts_alias(process, *context, context_primary(process, (CUdevice)entry.with));
+        contexts_alias(process, *context, process->contexts.primaries[entry.with]);
     return result;
 }
 
