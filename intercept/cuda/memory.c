@@ -97,15 +97,11 @@ static bool accesses_pageable_memory(CUdevice device) {
 }
 
 /*
- * Whether a range may move to a location. What must not:
+ * Whether a range may be moved to a location or advised for it. Not allowed are:
  *
- * Memory that lies on the host because it exceeds the limit. The program got it from cuMemAlloc, and the driver lets
- * such memory be neither prefetched nor advised: CUDA_ERROR_INVALID_VALUE.
- *
- * Managed memory to a GPU without a claim, which would need no context there.
- *
- * Memory of malloc, which is not charged, where the kernel's module lets the GPU use all memory of the program (HMM,
- * ATS). Elsewhere the driver refuses such a range itself.
+ *   - memory on the host beyond the limit. The program got it from cuMemAlloc, and so the driver would answer the same.
+ *   - managed memory on a GPU without a claim, where it needs no context.
+ *   - on a GPU, memory of malloc, which is not charged. Only with HMM or ATS can the GPU use it; else the driver refuses.
  */
 static CUresult movable(CUdeviceptr address, size_t size, CUmemLocation location) {
     struct process *process = process_if_open();

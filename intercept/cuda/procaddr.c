@@ -1,12 +1,10 @@
 /*
  * cuGetProcAddress, which programs use in place of the loader. It maps a name to different functions by version and
- * flags, by rules that only the driver knows. So the driver answers, and if its pointer is that of a shadowed function,
- * the shadow's takes its place.
+ * flags, by rules that only the driver knows. So the driver answers, and a shadowed function's pointer is replaced.
  *
- * The driver may answer with other pointers than dlsym finds. Then the name and the version decide, up to the driver's
- * version and the CUDA version that the table is complete for. In newer versions, a name may stand for a function with
- * other parameters. If the driver answers the same pointer for the newest version of the table, it does not; else it is
- * reported as not found.
+ * The driver may answer with other pointers than dlsym finds. Then the table decides by name and version, up to
+ * CUDA_SHADOWED_UNTIL. In newer versions, a name may stand for a function with other parameters. If the driver answers
+ * the same pointer for both versions, it does not; else the function is reported as not found.
  *
  * Source: "Driver Entry Point Access" in the CUDA driver API's documentation.
  */

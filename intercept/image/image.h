@@ -18,13 +18,11 @@ struct image_size {
  * its text; the largest entry of a fat binary. The image's end is not known, so its headers are followed, and each page
  * is checked to be readable before it is read.
  *
- * `hidden` is set for compressed entries, for entries and files of an unknown format, for sections without a name, and
- * for PTX declarations that cannot be parsed. The code of a compressed entry counts as large as the entry declares,
- * that of another such entry as large as the entry. What else the driver takes for such an image is not known
- * before it is loaded.
+ * `hidden` is set for compressed entries, unknown formats, sections without a name, and PTX that cannot be parsed. The
+ * code of such an entry counts as large as the entry, or as it declares to be uncompressed.
  *
- * A driver that loads a hidden entry of a fat binary loads no other one: what the largest entry's variables take is then
- * there for the hidden variables, but for those that are known of the hidden entry itself: `spare`.
+ * A driver that loads a hidden entry of a fat binary loads no other one. So the variables of the largest entry leave
+ * room for the hidden ones: `spare`, without the variables that are known of the hidden entry itself.
  */
 struct image_size image_size(const void *image);
 
