@@ -80,9 +80,7 @@ typedef enum CUlimit {
     CU_LIMIT_MALLOC_HEAP_SIZE = 2,
 } CUlimit;
 
-typedef enum CUfunction_attribute {
-    CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
-} CUfunction_attribute;
+typedef enum CUfunction_attribute { CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3 } CUfunction_attribute;
 
 typedef int CUjit_option;
 typedef int CUlibraryOption;
@@ -257,17 +255,11 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS {
     CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-typedef enum CUgraphMem_attribute {
-    CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
-} CUgraphMem_attribute;
+typedef enum CUgraphMem_attribute { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 } CUgraphMem_attribute;
 
-typedef enum CUstreamCaptureStatus {
-    CU_STREAM_CAPTURE_STATUS_NONE = 0,
-} CUstreamCaptureStatus;
+typedef enum CUstreamCaptureStatus { CU_STREAM_CAPTURE_STATUS_NONE = 0 } CUstreamCaptureStatus;
 
-typedef enum CUstreamCaptureMode {
-    CU_STREAM_CAPTURE_MODE_RELAXED = 2,
-} CUstreamCaptureMode;
+typedef enum CUstreamCaptureMode { CU_STREAM_CAPTURE_MODE_RELAXED = 2 } CUstreamCaptureMode;
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
