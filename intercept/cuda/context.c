@@ -52,38 +52,31 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *create, unsigned 
     CREATE(context, device, REAL(cuCtxCreate_v4)(context, create, flags, device));
 }
 
-/* Pools outlive contexts, but frees may have been pending in the context's streams. */
-static CUresult destroy(cuCtxDestroy_v2_function real, CUcontext context) {
+/* Destroys a context by `real`; one that was detached from is gone if the driver no longer knows its handle. Pools outlive
+ * contexts, but frees may have been pending in the context's streams. */
+static CUresult destroy(cuCtxDestroy_v2_function real, bool detaches, CUcontext context) {
     struct process *process = process_if_open();
     struct context_end end;
+    unsigned int version;
     context_ending(process, context, &end);
     CUresult result = real(context);
-    context_ended(&end, result == CUDA_SUCCESS ? ENDED_CONTEXT : ENDED_NOTHING);
-    if (result == CUDA_SUCCESS)
+    bool gone = result == CUDA_SUCCESS && !(detaches && REAL(cuCtxGetApiVersion)(context, &version) == CUDA_SUCCESS);
+    context_ended(&end, gone ? ENDED_CONTEXT : ENDED_NOTHING);
+    if (gone)
         pools_settle(process);
     return result;
 }
 
 CUresult cuCtxDestroy(CUcontext context) {
-    return destroy(REAL(cuCtxDestroy), context);
+    return destroy(REAL(cuCtxDestroy), false, context);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
-    return destroy(REAL(cuCtxDestroy_v2), context);
+    return destroy(REAL(cuCtxDestroy_v2), false, context);
 }
 
-/* Destroys the context if it was the last attachment. If so, the driver no longer knows its handle. */
 CUresult cuCtxDetach(CUcontext context) {
-    struct process *process = process_if_open();
-    struct context_end end;
-    unsigned int version;
-    context_ending(process, context, &end);
-    CUresult result = REAL(cuCtxDetach)(context);
-    bool gone = result == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS;
-    context_ended(&end, gone ? ENDED_CONTEXT : ENDED_NOTHING);
-    if (gone)
-        pools_settle(process);
-    return result;
+    return destroy(REAL(cuCtxDetach), true, context);
 }
 
 /* --- primary contexts --------------------------------------------------------------------------------------------- */
