@@ -65,11 +65,6 @@ static bool accept(struct reader *reader, char c) {
     return true;
 }
 
-static void expect(struct reader *reader, char c) {
-    if (!accept(reader, c))
-        reader->failed = true;
-}
-
 /* A decimal number. Compilers write no other constant expression here. One that begins with 0 is octal: then this is an
  * upper bound. */
 static uint64_t read_number(struct reader *reader) {
@@ -171,7 +166,7 @@ static uint64_t read_variable(struct reader *reader) {
     reader->at = skip_word(reader->at);
     if (!reader->failed && accept(reader, '<')) {
         count = read_number(reader);
-        expect(reader, '>');
+        reader->failed = reader->failed || !accept(reader, '>');
     }
     while (!reader->failed && accept(reader, '[')) {
         if (accept(reader, ']')) {
@@ -179,7 +174,7 @@ static uint64_t read_variable(struct reader *reader) {
             continue;
         }
         uint64_t more = read_number(reader);
-        expect(reader, ']');
+        reader->failed = reader->failed || !accept(reader, ']');
         count = reader->failed ? count : product(count, more);
     }
     if (!reader->failed && accept(reader, '=')) {

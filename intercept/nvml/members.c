@@ -64,11 +64,9 @@ const struct member *nvml_find_member(const struct members *members, unsigned in
 }
 
 nvmlReturn_t nvml_check_room(unsigned int *count, const void *array, unsigned int found) {
-    nvmlReturn_t result = NVML_SUCCESS;
-    if (found > 0 && (array == NULL || *count < found))
-        result = NVML_ERROR_INSUFFICIENT_SIZE;
+    bool fits = found == 0 || (array != NULL && *count >= found);
     *count = found;
-    return result;
+    return fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
 /* --- the driver's lists --- */
