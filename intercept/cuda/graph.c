@@ -322,19 +322,15 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 /* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD: uploads the graph at once, which takes the memory of a launch. */
 #define UPLOAD 2u
 
-static CUresult uploading(struct launching *launching, CUgraph graph) {
-    struct sizes sizes = {0};
-    return add_graph(graph, &sizes, 0) ? before(launching, &sizes) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
 static CUresult instantiate_with(cuGraphInstantiateWithParams_function real, CUgraphExec *exec, CUgraph graph,
                                  CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
     struct launching launching = {.process = process_if_open()};
     if (launching.process == NULL || parameters == NULL || !(*(const cuuint64_t *)parameters & UPLOAD))
         INSTANTIATE(exec, graph, real(exec, graph, parameters));
+    struct sizes sizes = {0};
     WORK_IN_CONTEXT;
     gate_enter(&launching.process->graphs.instantiations);
-    CUresult result = uploading(&launching, graph);
+    CUresult result = add_graph(graph, &sizes, 0) ? before(&launching, &sizes) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS)
         result = instantiated(launching.process, after(&launching, real(exec, graph, parameters)), exec, graph);
     gate_leave(&launching.process->graphs.instantiations);

@@ -94,13 +94,6 @@ static void drop_reference(struct process *process, uint64_t key, int change) {
         charge_end(process, &memory.charge);
 }
 
-static void give_up(struct opening *opening) {
-    if (opening->known)
-        drop_reference(opening->process, opening->key, ONE_OPEN);
-    else
-        charge_end(opening->process, &opening->charge);
-}
-
 /* The size is known now: takes what is missing. */
 static CUresult pay(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
@@ -155,7 +148,10 @@ static CUresult after(struct opening *opening, CUresult result, CUdeviceptr addr
         return result;
     if (opened)
         REAL(cuIpcCloseMemHandle)(address);
-    give_up(opening);
+    if (opening->known)
+        drop_reference(opening->process, opening->key, ONE_OPEN);
+    else
+        charge_end(opening->process, &opening->charge);
     return result;
 }
 

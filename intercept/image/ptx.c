@@ -29,12 +29,6 @@ static bool in_word(char c) {
     return is_letter(c) || is_digit(c);
 }
 
-static const char *skip_spaces(const char *text) {
-    while (is_space(*text))
-        text++;
-    return text;
-}
-
 static const char *skip_word(const char *text) {
     while (in_word(*text))
         text++;
@@ -53,8 +47,10 @@ struct reader {
     bool failed;
 };
 
+/* The next character that is no space. */
 static char peek(struct reader *reader) {
-    reader->at = skip_spaces(reader->at);
+    while (is_space(*reader->at))
+        reader->at++;
     return *reader->at;
 }
 

@@ -58,11 +58,6 @@ static int open_file(const char *path, int access, size_t size, struct stat *sta
     return -1;
 }
 
-static int open_limit(const struct region *region, char why[static REGION_WHY]) {
-    struct stat status;
-    return open_file(region->limit_path, O_RDONLY, REGION_LIMIT_SIZE, &status, why);
-}
-
 static bool is_usage(const struct region *region, const struct stat *status) {
     return status->st_dev == region->device && status->st_ino == region->inode;
 }
@@ -146,7 +141,8 @@ static bool read_start(int fd, void *start, size_t size, const char *path, char 
 static bool read_limit(struct region *region, const char *id, char why[static REGION_WHY]) {
     const char *path = region->limit_path;
     struct region_limit limit;
-    int fd = open_limit(region, why);
+    struct stat status;
+    int fd = open_file(path, O_RDONLY, REGION_LIMIT_SIZE, &status, why);
     if (fd < 0 || !read_start(fd, &limit, sizeof limit, path, why) ||
         !check_heading(&limit, REGION_LIMIT_MAGIC, REGION_LIMIT_SIZE, path, id, why))
         return false;
@@ -240,7 +236,8 @@ static void *map_to_read(int fd, size_t size, const char *path, char why[static 
 }
 
 static bool map_limit(struct region *region, char why[static REGION_WHY]) {
-    int fd = open_limit(region, why);
+    struct stat status;
+    int fd = open_file(region->limit_path, O_RDONLY, REGION_LIMIT_SIZE, &status, why);
     region->limit = map_to_read(fd, REGION_LIMIT_SIZE, region->limit_path, why);
     return region->limit != NULL;
 }
