@@ -1,13 +1,13 @@
 #!/bin/bash
-# Debian's hashcat on the simulated GPU, bare and under a claim. It divides its work by the memory that it finds, so it is also
-# compared with a GPU that has as much as the claim.
+# Debian's hashcat on the simulated GPU, bare, under a claim, and in turns. It divides its work by the memory that it finds, so it
+# is also compared with a GPU that has as much as the claim.
 #
 #   hashcat_test.sh BUILD    (run from the repository's root, as root; $CC compiles)
 set -u -o pipefail
 
 build=$1
 root=$build/clients/hashcat
-scripts/debian-root "$root" bookworm hashcat &&
+scripts/debian-root "$root" bookworm hashcat dash &&
     scripts/nvidia-packages "$root" bookworm libnvrtc11.2 libnvrtc-builtins11.8 || exit 1
 ln -sf libnvrtc.so.11.2 "$root/usr/lib/x86_64-linux-gnu/libnvrtc.so"
 . e2e/clients/node.sh
@@ -15,6 +15,11 @@ ln -sf libnvrtc.so.11.2 "$root/usr/lib/x86_64-linux-gnu/libnvrtc.so"
 attack=(hashcat --force --quiet --potfile-disable --logfile-disable --restore-disable --self-test-disable)
 md5=("${attack[@]}" -m 0 -a 3 8743b52063cd84097a65d1633f5c74f5 '?d?d')
 scrypt=("${attack[@]}" -m 8900 -a 3 'SCRYPT:16384:8:1:MDIwMzMwNTQwNDQyNQ==:5FW+zWivLxgCWj7qLiQbeC8zaNQ+qdO0NUinvqyFcfo=' '?d?d')
+
+# Status 1: all passwords tried, and none was found, since the simulated GPU runs no kernel. The size of its kernels is given, which
+# hashcat would else choose by how long they take.
+run_each fixed sh -c '"$@"; [ $? = 1 ]' sh "${attack[@]}" --hwmon-disable -n 1 -u 1 -m 0 -a 3 8743b52063cd84097a65d1633f5c74f5 '?d?d?d?d'
+check "fixed: many kernels" 1 "$(($(record shadow-fixed launches) > 30))"
 
 run_all() { # DRIVER LABEL
     local what
@@ -46,7 +51,6 @@ memory() { # LABEL
 check "query: the whole GPU" "Total 1024 MB Free 960 MB " "$(memory bare)"
 check "query: the limit" "Total 512 MB Free 448 MB " "$(memory shadow)"
 check "query: as on a GPU of 512 MiB" "" "$(diff "$node/small-query.out" "$node/shadow-query.out")"
-# Status 1: all passwords tried, and none was found, since the simulated GPU runs no kernel.
 check "md5: without a limit, ends" 1 "$(tail -n 1 "$node/bare-md5.out")"
 check "md5: as on a GPU of 512 MiB" "" "$(diff "$node/small-md5.out" "$node/shadow-md5.out")"
 check "md5: ends" 1 "$(tail -n 1 "$node/shadow-md5.out")"

@@ -50,11 +50,11 @@ switches() {
     simgpu record --json | sed "s/.*\"uuid\":\"$gpu\"[^}]*\"switches\":\([0-9]*\).*/\1/"
 }
 
-# What every client is judged by: it did with the shadow what it did without, and nothing stays.
-check_same() { # DRIVER WHAT: after runs labelled bare-WHAT and DRIVER-WHAT, whose output is in $node
-    check "$2, $1: what it says" "" "$(cmp "$node/bare-$2.out" "$node/$1-$2.out" 2>&1)"
-    check "$2, $1: kernels" "$(record "bare-$2" launches)" "$(record "$1-$2" launches)"
-    check "$2, $1: the most that it held" "$(record "bare-$2" peak_bytes)" "$(record "$1-$2" peak_bytes)"
+# What every client is judged by: it did with the shadow what it did without, in turns what it did alone, and nothing stays.
+check_same() { # DRIVER WHAT BEFORE: after runs labelled BEFORE-WHAT and DRIVER-WHAT, whose output is in $node
+    check "$2, $1: what it says" "" "$(cmp "$node/$3-$2.out" "$node/$1-$2.out" 2>&1)"
+    check "$2, $1: kernels" "$(record "$3-$2" launches)" "$(record "$1-$2" launches)"
+    check "$2, $1: the most that it held" "$(record "$3-$2" peak_bytes)" "$(record "$1-$2" peak_bytes)"
     check "$2, $1: nothing stays" 0 "$(record "$1-$2" bytes)"
 }
 
@@ -77,7 +77,7 @@ run_in_turns() { # WHAT [NAME=VALUE]... COMMAND...: beside a neighbour that alwa
     for try in 1 2 3; do
         switches=$(switches) waited=$(record "neighbour-$1" overlap_ns)
         run governed$try "$1" SIMGPU_KERNEL_US=20000 "${@:2}"
-        check_same governed$try "$1"
+        check_same governed$try "$1" shadow
         switches=$(($(switches) - switches)) waited=$(($(record "neighbour-$1" overlap_ns) - waited))
         busy=$(record "governed$try-$1" busy_ns)
         ((waited * 4 > busy)) || break
@@ -96,7 +96,7 @@ run_in_turns() { # WHAT [NAME=VALUE]... COMMAND...: beside a neighbour that alwa
 run_each() { # WHAT [NAME=VALUE]... COMMAND...
     run bare "$@"
     run shadow "$@"
-    check_same shadow "$1"
+    check_same shadow "$1" bare
     run_in_turns "$@"
 }
 
