@@ -81,6 +81,14 @@ type Container struct {
 	Lacks string `json:"lacks,omitempty"`
 }
 
+// ContainerKey identifies the container of a claim; empty if it has none.
+func (c *Claim) ContainerKey() string {
+	if c.Container == nil {
+		return ""
+	}
+	return c.Container.ID + " " + strconv.FormatUint(c.Container.InitStartTime, 10)
+}
+
 // Alive reports whether a container's init process runs: the same process, in the same boot. A zombie does not. Where the
 // kernel does not say, the container counts as living, since nothing may be taken from under one that is.
 func Alive(c Container) bool {

@@ -77,7 +77,7 @@ func (n *node) update(ctx context.Context) {
 		}
 		_ = n.scanner.scan(ctx)
 	}
-	n.unmanaged.update(ctx, n.published.readHealth().Uncounted)
+	n.unmanaged.update(ctx, n.published.readHealth())
 	n.published.publishHealth(n.inventory.list(), n.unmanaged.uncounted.lasting())
 }
 

@@ -93,7 +93,10 @@ func (s *statistics) claims(ctx context.Context) map[string]*share.ClaimUsage {
 		if !c.Released.IsZero() {
 			continue
 		}
-		use := &share.ClaimUsage{Claim: c, UncountedBytes: published.Uncounted[c.ID].Bytes, Workload: workloads[c.ID]}
+		use := &share.ClaimUsage{Claim: c, Workload: workloads[c.ID]}
+		if uncounted, ok := published.Of(c); ok {
+			use.UncountedBytes = uncounted.Bytes
+		}
 		if usage, err := s.ledger.UsageOf(c); err == nil {
 			use.UsedBytes, use.PeakBytes = usage.UsedBytes, usage.PeakBytes
 			use.Refused, use.Processes = usage.Refused, len(usage.Processes)

@@ -64,15 +64,19 @@ type uncountedMemory struct {
 	found map[string]*uncounted
 }
 
-// begin removes claims that are gone. What an earlier plugin process has published remains until it is checked again.
-func (u *uncountedMemory) begin(claims []*claim.Claim, published map[string]health.Condition) {
+// begin removes claims and containers that are gone. What an earlier plugin process has published remains until it is checked
+// again, with what this one's configuration says of it.
+func (u *uncountedMemory) begin(claims []*claim.Claim, published health.Report) {
 	before := u.found
 	u.found = make(map[string]*uncounted)
 	for _, c := range claims {
-		if was := before[c.ID]; was != nil {
+		if was := before[c.ID]; was != nil && was.claim.ContainerKey() == c.ContainerKey() {
 			u.found[c.ID] = was
-		} else if condition, ok := published[c.ID]; ok && before == nil {
-			u.found[c.ID] = &uncounted{claim: c, bytes: settled[uint64]{value: condition.Bytes}, condition: &condition}
+		} else if condition, ok := published.Of(c); ok && before == nil {
+			condition.End = u.ends
+			is := &uncounted{claim: c, bytes: settled[uint64]{value: condition.Bytes}, condition: &condition}
+			u.found[c.ID] = is
+			u.charge(is)
 		}
 	}
 }
@@ -113,7 +117,8 @@ func (u *uncountedMemory) settle(is *uncounted, now *excess) {
 		is.condition = nil
 	case is.condition == nil:
 		since := u.clock.Now().Add(-uncountedSettles).UTC().Truncate(time.Second)
-		is.condition = &health.Condition{Problem: now.String(), Since: since, Bytes: is.bytes.value, End: u.ends}
+		is.condition = &health.Condition{Problem: now.String(), Since: since, Bytes: is.bytes.value, End: u.ends,
+			Container: is.claim.ContainerKey()}
 	default:
 		updated := *is.condition
 		updated.Bytes = is.bytes.value
@@ -121,10 +126,16 @@ func (u *uncountedMemory) settle(is *uncounted, now *excess) {
 	}
 	u.logger.Warn("uncounted memory of a claim has changed", "claim", is.claim.ID, "gpu", is.claim.PhysicalGPU(),
 		"uncounted", size.Format(is.bytes.value))
-	if !u.charged {
-		return
+	u.charge(is)
+}
+
+// charge takes what is uncounted of a claim from its limit, or nothing if the operator wants it only observed.
+func (u *uncountedMemory) charge(is *uncounted) {
+	var bytes uint64
+	if u.charged {
+		bytes = is.bytes.value
 	}
-	if err := u.ledger.SetUncounted(is.claim, is.bytes.value); err != nil {
+	if err := u.ledger.SetUncounted(is.claim, bytes); err != nil {
 		u.logger.Error("cannot take uncounted memory from the limit of a claim", "claim", is.claim.ID, "error", err)
 	}
 }

@@ -57,7 +57,7 @@ func (n *unmanagedNode) look(t *testing.T, later time.Duration) map[string]healt
 	t.Helper()
 	node := n.node.Load()
 	n.clock.later.Add(int64(later))
-	node.unmanaged.update(t.Context(), node.published.readHealth().Uncounted)
+	node.unmanaged.update(t.Context(), node.published.readHealth())
 	node.published.publishHealth(node.inventory.list(), node.unmanaged.uncounted.lasting())
 	report, err := health.Read(node.runDir)
 	must.NoError(t, err)
@@ -144,6 +144,45 @@ func TestUncounted_Observed(t *testing.T) {
 	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
 	n.look(t, 0)
 	must.True(t, n.look(t, uncountedSettles)[c.ID].End)
+}
+
+// The next container of a claim is not taken for the one before.
+func TestUncounted_NextContainer(t *testing.T) {
+	n := newUnmanagedNode(t)
+	past, next := startSleep(t), startSleep(t)
+	c := n.bound(t, 0, past.Process.Pid)
+	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
+	n.look(t, 0)
+	must.MapLen(t, 1, n.look(t, uncountedSettles))
+
+	must.NoError(t, past.Process.Kill())
+	_ = past.Wait()
+	must.NoError(t, n.node.Load().ledger.Bind(t.Context(), c.ID, claim.Container{Runtime: "test", ID: "d", InitPID: next.Process.Pid}))
+	n.fake.SetProcesses(n.gpu.UUID, holding(next.Process.Pid, 5<<10))
+	must.MapEmpty(t, n.look(t, time.Minute))
+	must.MapLen(t, 1, n.look(t, uncountedSettles))
+}
+
+// After a change of the option, it also applies to what was published before.
+func TestUncounted_OptionChanged(t *testing.T) {
+	n := newUnmanagedNode(t)
+	past := startSleep(t)
+	c := n.bound(t, 0, past.Process.Pid)
+	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
+	n.look(t, 0)
+	must.False(t, n.look(t, uncountedSettles)[c.ID].End)
+	for _, tc := range []struct {
+		option  string
+		charged uint64
+		end     bool
+	}{{"observe", 0, false}, {"end", 5 << 30, true}, {"charge", 5 << 30, false}} {
+		options := map[string]any{"state_dir": n.node.Load().stateDir, "run_dir": n.node.Load().runDir, "uncounted_memory": tc.option}
+		again := newPlugin(t, n.fake, options)
+		n.Plugin, n.clock = again, moveByHand(again)
+		must.NoError(t, again.node.Load().scanner.scan(t.Context()))
+		must.Eq(t, tc.end, n.look(t, 0)[c.ID].End, must.Sprint(tc.option))
+		must.Eq(t, tc.charged, n.uncounted(t, c), must.Sprint(tc.option))
+	}
 }
 
 // uncounted is what a claim's region says that its container uses uncounted.

@@ -73,9 +73,9 @@ func (b *blockedSlices) choose(g *share.GPU, used map[string]bool) {
 	}
 }
 
-// update checks the GPUs for memory that is used outside claims, and for memory of claims that is not counted. published are
-// the claims with such memory that were published last.
-func (u *unmanagedUse) update(ctx context.Context, published map[string]health.Condition) {
+// update checks the GPUs for memory that is used outside claims, and for memory of claims that is not counted. published is
+// what was published last of such claims.
+func (u *unmanagedUse) update(ctx context.Context, published health.Report) {
 	claims, _, err := u.ledger.Recent(ctx)
 	if err != nil {
 		return // no process could be assigned to a claim

@@ -84,7 +84,7 @@ func (m *Monitor) addHealth(s *Snapshot) {
 		}
 	}
 	for _, c := range s.Claims {
-		if condition, ok := published.Uncounted[c.ID]; ok && c.State == claim.StateRunning {
+		if condition, ok := published.Of(c.Claim); ok && c.State == claim.StateRunning {
 			c.Uncounted = &condition
 		}
 	}

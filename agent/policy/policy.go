@@ -200,7 +200,7 @@ func (p *Policy) publish() {
 			condition.StopAt = &at
 		}
 		for _, c := range i.claims {
-			condition.Container = idle.ContainerOf(c.Claim)
+			condition.Container = c.ContainerKey()
 			r.Claims[c.ID] = condition
 		}
 	}

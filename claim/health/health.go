@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/rundir"
 )
 
@@ -26,6 +27,8 @@ type Condition struct {
 	Bytes uint64 `json:"bytes,omitempty"`
 	// End is whether the tasks with that claim are to be ended for it.
 	End bool `json:"end,omitempty"`
+	// Container is the container that has the claim, as ContainerKey returns it; empty from an earlier version.
+	Container string `json:"container,omitempty"`
 }
 
 // Report is what is wrong on a node.
@@ -34,6 +37,13 @@ type Report struct {
 	GPUs map[string]Condition `json:"gpus"`
 	// Uncounted are the claims whose containers hold GPU memory that their regions do not count, by ID.
 	Uncounted map[string]Condition `json:"uncounted,omitempty"`
+}
+
+// Of returns the uncounted memory of a claim, if it is that of the present container: a task that was ended for it is not to be
+// ended again when it is restarted in place.
+func (r *Report) Of(c *claim.Claim) (Condition, bool) {
+	condition, found := r.Uncounted[c.ID]
+	return condition, found && (condition.Container == "" || condition.Container == c.ContainerKey())
 }
 
 type file struct {

@@ -5,7 +5,6 @@ package idle
 import (
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -32,7 +31,7 @@ const (
 // Condition is that a claim has been idle for too long.
 type Condition struct {
 	State State `json:"state"`
-	// Container is the container that has the claim, as ContainerOf returns it: another one has not been idle.
+	// Container is the container that has the claim, as ContainerKey returns it: another one has not been idle.
 	Container string `json:"container"`
 	// Since is since when all claims of the allocation have been idle.
 	Since time.Time `json:"since"`
@@ -56,14 +55,6 @@ func (c Condition) String() string {
 	return text
 }
 
-// ContainerOf identifies the container of a claim; empty if it has none.
-func ContainerOf(c *claim.Claim) string {
-	if c.Container == nil {
-		return ""
-	}
-	return c.Container.ID + " " + strconv.FormatUint(c.Container.InitStartTime, 10)
-}
-
 // Report is what the agent has to say of a node.
 type Report struct {
 	// Claims are those that have been idle for too long, by ID.
@@ -75,7 +66,7 @@ type Report struct {
 // Of returns the condition of a claim, if there is one of its present container.
 func (r *Report) Of(c *claim.Claim) (Condition, bool) {
 	condition, found := r.Claims[c.ID]
-	return condition, found && condition.Container == ContainerOf(c)
+	return condition, found && condition.Container == c.ContainerKey()
 }
 
 type file struct {

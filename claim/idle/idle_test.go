@@ -20,7 +20,7 @@ func TestReport(t *testing.T) {
 	c := &claim.Claim{ID: "aaaaaaaa", Container: &claim.Container{ID: "c", InitStartTime: 1}}
 	since := time.Unix(1_800_000_000, 0).UTC()
 	stop := since.Add(time.Hour)
-	said := Report{Claims: map[string]Condition{c.ID: {State: Warned, Container: ContainerOf(c), Since: since, StopAt: &stop}}, Stops: []time.Time{since}}
+	said := Report{Claims: map[string]Condition{c.ID: {State: Warned, Container: c.ContainerKey(), Since: since, StopAt: &stop}}, Stops: []time.Time{since}}
 	must.NoError(t, Write(dir, said))
 	read, err := Read(dir)
 	must.NoError(t, err)

@@ -156,7 +156,7 @@ func (h *Health) publishTo(
 ) map[string]string {
 	known := make(map[string]string)
 	for _, c := range claims {
-		if problem := h.publishUncounted(cfg, c, report.Uncounted[c.ID], before[c.ID]); problem != "" {
+		if problem := h.publishUncounted(cfg, c, report, before[c.ID]); problem != "" {
 			known[c.ID] = problem
 		}
 		if outside := h.publishNotJoined(cfg, c, h.outside[c.ID], before[turnsKey+c.ID]); outside != "" {
@@ -188,8 +188,11 @@ func (h *Health) publishTo(
 
 // publishUncounted emits an event if the task has memory that a claim does not count, or no longer has; an empty problem is
 // none. It returns what is published then.
-func (h *Health) publishUncounted(cfg *drivers.TaskConfig, c *claim.Claim, uncounted health.Condition, before string) string {
-	problem := uncounted.Problem
+func (h *Health) publishUncounted(cfg *drivers.TaskConfig, c *claim.Claim, report health.Report, before string) (problem string) {
+	uncounted, found := report.Of(c)
+	if found {
+		problem = uncounted.Problem
+	}
 	annotations := map[string]string{"gpu": c.PhysicalGPU(), "claim": c.ID}
 	switch {
 	case problem != "" && problem != before:

@@ -267,7 +267,10 @@ func TestHealth_Idle(t *testing.T) {
 func TestHealth_UncountedEnds(t *testing.T) {
 	n := newHealthNode(t)
 	id := n.runBesideAnother()
-	condition := health.Condition{Problem: "process 4711 (1GiB)", Since: time.Now(), Bytes: 1 << 30, End: true}
+	condition := health.Condition{Problem: "process 4711 (1GiB)", Since: time.Now(), Bytes: 1 << 30, End: true, Container: "an earlier one"}
+	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{id: condition}}))
+	n.emitted(0) // the task was restarted in place since then
+	condition.Container = ""
 	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{id: condition}}))
 	events := n.emitted(3)["one"]
 	must.Eq(t, "killed", events[1])
