@@ -56,10 +56,13 @@ func (c *configCheck) logIdle(found *nvml.Node) {
 	}
 }
 
-// impossible returns an error for each GPU that cannot be shared as it is configured.
+// impossible returns an error for each GPU that is offered and cannot be shared as it is configured.
 func (c *configCheck) impossible(ctx context.Context, gpus []nvml.GPU) []error {
 	var wrong []error
 	for _, g := range gpus {
+		if c.settings.ignored[g.UUID] {
+			continue
+		}
 		policy := c.settings.sharing.of(g)
 		err := c.modes[policy.Mode].Check(ctx, c.layout.WithoutOwnMIG(g), policy)
 		if err == nil {

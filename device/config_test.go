@@ -119,5 +119,7 @@ func TestSetConfig_contextMemory(t *testing.T) {
 		}
 		options["mode"] = "exclusive"
 		must.NoError(t, startedAgent(t, nvmltest.New(g), options), must.Sprint("there it means nothing"))
+		options["mode"], options["ignored_gpu_ids"] = "slice", []string{g.UUID}
+		must.NoError(t, startedAgent(t, nvmltest.New(g), options), must.Sprint("nor for a GPU that is not offered"))
 	}
 }
