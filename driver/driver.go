@@ -143,8 +143,9 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	}
 	var config spec.Config
 	if len(c.PluginConfig) != 0 {
-		if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
-			return fmt.Errorf("read the plugin's configuration: %w", err)
+		var err error
+		if config, err = spec.DecodeConfig(c.PluginConfig); err != nil {
+			return err
 		}
 	}
 	if err := config.Check(); err != nil {

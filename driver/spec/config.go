@@ -1,12 +1,15 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/drivers/shared/capabilities"
+	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/tranche-gpu/tranche/driver/image"
@@ -189,6 +192,46 @@ var ConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 
 // defaultDanglingContainers stands twice in the schema: for a gc block without it, and for no gc block.
 const defaultDanglingContainers = `{ enabled = true, dry_run = false, period = "5m", creation_grace = "5m" }`
+
+// DecodeConfig decodes the plugin's configuration, which is not checked yet.
+func DecodeConfig(encoded []byte) (config Config, err error) {
+	err = decode(func(to any) error { return base.MsgPackDecode(encoded, to) }, &config)
+	if err != nil {
+		return config, fmt.Errorf("read the plugin's configuration: %w", err)
+	}
+	return config, nil
+}
+
+// decode decodes options. No number may have a fraction, of which the decoder says only where it is in its encoding.
+func decode(from func(to any) error, options any) error {
+	err := from(options)
+	var all any
+	if err == nil || from(&all) != nil {
+		return err
+	}
+	return cmp.Or(notWhole("", all), err)
+}
+
+// notWhole returns an error that names the number that has a fraction; nil if there is none.
+func notWhole(option string, value any) error {
+	switch v := value.(type) {
+	case float64:
+		return fmt.Errorf("option %s must be a whole number, got %v", option, v)
+	case []any:
+		for _, element := range v {
+			if err := notWhole(option, element); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for name, element := range v {
+			if err := notWhole(strings.TrimPrefix(option+"."+name, "."), element); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 func boolWithDefault(name string, value bool) *hclspec.Spec {
 	return hclspec.NewDefault(hclspec.NewAttr(name, "bool", false), hclspec.NewLiteral(fmt.Sprint(value)))

@@ -3,12 +3,14 @@ package spec
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/internal/blockcheck"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/edit"
@@ -44,6 +46,30 @@ func TestConfig_Validate(t *testing.T) {
 			c.edit(&bad)
 			must.ErrorContains(t, bad.Check(), c.want)
 		})
+	}
+}
+
+// A fraction is an error that names the option, in the plugin's block and in a task's.
+func TestConfig_Fractions(t *testing.T) {
+	for block, want := range map[string]string{
+		`{"pids_limit": 1.5}`:      "option pids_limit must be a whole number, got 1.5",
+		`{"oom_score_adj": 100.5}`: "option oom_score_adj must be a whole number, got 100.5",
+	} {
+		var out strings.Builder
+		code, _ := CheckBlock([]string{"plugin", blockcheck.Flag}, strings.NewReader(block), &out)
+		must.Eq(t, blockcheck.Wrong, code)
+		must.StrContains(t, out.String(), want)
+	}
+	for options, want := range map[string]string{
+		"pids_limit = 1.5": "option pids_limit must be a whole number, got 1.5",
+		`mount {
+			type   = "tmpfs"
+			target = "/t"
+			tmpfs_options { size = 0.5 }
+		}`: "option mount.tmpfs_options.size must be a whole number, got 0.5",
+	} {
+		_, err := readTask(t, &Config{}, options)
+		must.ErrorContains(t, err, want)
 	}
 }
 

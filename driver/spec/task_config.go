@@ -210,7 +210,7 @@ var TaskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 // DecodeTask reads and checks a task's config block. Every error names the option, its value and what it may be.
 func DecodeTask(cfg *drivers.TaskConfig, plugin *Config) (*TaskConfig, error) {
 	var c TaskConfig
-	if err := cfg.DecodeDriverConfig(&c); err != nil {
+	if err := decode(cfg.DecodeDriverConfig, &c); err != nil {
 		return nil, fmt.Errorf("read the task's config block: %w", err)
 	}
 	return &c, c.Check(plugin)
