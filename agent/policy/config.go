@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -165,6 +166,9 @@ func explain(err error, table string) error {
 	return fmt.Errorf("line %d, column %d: %w", line, column, err)
 }
 
+// namespaceName matches the names that Nomad allows.
+var namespaceName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
+
 // take checks the settings of the table and takes them over.
 func (c *Config) take(table tableFile) (err error) {
 	if c.Default, err = table.rule("idle", c.Default); err != nil {
@@ -172,6 +176,9 @@ func (c *Config) take(table tableFile) (err error) {
 	}
 	c.Namespaces = make(map[string]Rule)
 	for name, file := range table.Namespaces {
+		if !namespaceName.MatchString(name) {
+			return fmt.Errorf("idle.namespaces: %q is no name of a namespace; [idle] is for all that have no table of their own", name)
+		}
 		if c.Namespaces[name], err = file.rule("idle.namespaces."+name, c.Default); err != nil {
 			return err
 		}

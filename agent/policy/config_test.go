@@ -38,7 +38,7 @@ webhook_file = "/etc/tranche/webhook"
 [idle.namespaces.research]
 policy = "stop"
 grace = "5m"
-[idle.namespaces."a.b"]
+[idle.namespaces."a-b"]
 policy = "off"
 `)
 	must.NoError(t, err)
@@ -47,7 +47,7 @@ policy = "off"
 		Default: Rule{Action: Warn, After: 2 * time.Hour, MaxAfter: 24 * time.Hour, Grace: 15 * time.Minute},
 		Namespaces: map[string]Rule{
 			"research": {Action: Stop, After: 2 * time.Hour, MaxAfter: 24 * time.Hour, Grace: 5 * time.Minute},
-			"a.b":      {Action: Off, After: 2 * time.Hour, MaxAfter: 24 * time.Hour, Grace: 15 * time.Minute},
+			"a-b":      {Action: Off, After: 2 * time.Hour, MaxAfter: 24 * time.Hour, Grace: 15 * time.Minute},
 		},
 		StopsPerHour: 10, WebhookFile: "/etc/tranche/webhook",
 		Nomad: nomadapi.Options{Address: "https://nomad.example:4646", TokenFile: "/etc/tranche/token"},
@@ -74,6 +74,7 @@ func TestLoadConfig_Errors(t *testing.T) {
 		"[idle.namespaces.a]\nafter = ''":            "idle.namespaces.a.after must be a duration",
 		"[idle.namespaces.a]\nstops_per_hour = 1":    "there is no setting idle.namespaces.a.stops_per_hour; there are policy, after, max_after, grace",
 		"[idle.namespaces]\na = 'stop'":              "idle.namespaces.a",
+		"[idle.namespaces.'*']\npolicy = 'warn'":     `idle.namespaces: "*" is no name of a namespace; [idle] is for all`,
 		"[idle]\npolicy = 'stop'":                    `policy = "stop" needs nomad_address`,
 		"[idle.namespaces.a]\npolicy = 'stop'":       "needs nomad_address",
 		"nomad_address = 'nomad:4646'":               "nomad_address must be the URL",
