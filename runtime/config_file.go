@@ -127,6 +127,10 @@ func explainTOML(err error) error {
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
 		line, column := syntax.Position()
+		if key := strings.Join(syntax.Key(), "."); key != "" {
+			return fmt.Errorf("line %d: %s has a value of the wrong type: gpu_compute_max_share is a number, gpu_compute_high_priority "+
+				"is true or false, runtimes and cdi_spec_dirs are lists, and all else is text in quotes", line, key)
+		}
 		return fmt.Errorf("line %d, column %d: %w", line, column, err)
 	}
 	return err
