@@ -248,6 +248,7 @@ func TestLoadConfig(t *testing.T) {
 		"[usage]\ndatabase = 'host=db password=x'":     "usage.database must be the URL",
 		"[usage]\nnode = 7":                            "usage.node",
 		"prices = 7":                                   "prices",
+		"[Prices]\ngib_hour = 1":                       "there is no table [Prices]; write [prices]",
 		"[prices]\naccount = 7":                        "prices.account",
 		"[prices":                                      "config.toml",
 	} {

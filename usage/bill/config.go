@@ -79,6 +79,11 @@ type table struct {
 
 func newTable(file map[string]any, name string) (table, error) {
 	t := table{name: name}
+	for key := range file {
+		if key != name && strings.EqualFold(key, name) {
+			return t, fmt.Errorf("there is no table [%s]; write [%s]", key, name)
+		}
+	}
 	value, found := file[name]
 	if !found {
 		return t, nil
