@@ -51,9 +51,11 @@ func (c Config) refreshByCommand(ctx context.Context, place gpuinfo.Place) error
 		return fmt.Errorf("run %s node-info refresh: it did not end in time: %w; see whether the driver answers at all "+
 			"(nvidia-smi)", c.CLIPath, ctx.Err())
 	}
+	if cmd.ProcessState != nil && err != nil {
+		return fmt.Errorf("run %s node-info refresh: %w: %s", c.CLIPath, err, strings.TrimSpace(stderr.String()))
+	}
 	if err != nil {
-		return fmt.Errorf("run %s node-info refresh: %w: %s; install the command tranche there, or set "+
-			"cli_path", c.CLIPath, err, strings.TrimSpace(stderr.String()))
+		return fmt.Errorf("run %s node-info refresh: %w; install the command tranche there, or set cli_path", c.CLIPath, err)
 	}
 	return nil
 }

@@ -52,6 +52,15 @@ func TestRefreshByCommand_Ends(t *testing.T) {
 	}
 }
 
+// What the command says is wrong is not that it is absent.
+func TestRefreshByCommand_Remedy(t *testing.T) {
+	cfg := nodeConfig(t)
+	cfg.CLIPath = filepath.Join(t.TempDir(), "tranche")
+	must.ErrorContains(t, cfg.refreshByCommand(t.Context(), cfg.Place()), "install the command tranche there, or set cli_path")
+	runtimetest.WriteFile(t, cfg.CLIPath, "#!/bin/sh\necho Driver Not Loaded >&2; exit 1\n")
+	must.StrHasSuffix(t, "exit status 1: Driver Not Loaded", cfg.refreshByCommand(t.Context(), cfg.Place()).Error())
+}
+
 // pidIn is the process that a file names.
 func pidIn(t *testing.T, file string) int {
 	t.Helper()
