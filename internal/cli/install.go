@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -233,10 +235,9 @@ func (a *app) carryOut(ctx context.Context, o installOptions, r *install.Record,
 		fmt.Fprintln(a.stderr, "Nothing was changed (--dry-run).")
 		return err
 	}
-	if err := all.Apply(a.stdout); err != nil {
+	if err := applyRecorded(r, files, all, a.stdout); err != nil {
 		return err
 	}
-	r.Written(files)
 	if o.files {
 		clear(r.Files) // what was changed since then is not ours any more
 	}
@@ -256,6 +257,23 @@ func (a *app) carryOut(ctx context.Context, o installOptions, r *install.Record,
 	}
 	a.say(all)
 	return a.reload(ctx, o, plans)
+}
+
+// applyRecorded applies all plans. What it copies is in the record before, so that an uninstallation finds the files even if this
+// process is killed.
+func applyRecorded(r *install.Record, files, all *install.Plan, out io.Writer) error {
+	before := maps.Clone(r.Files)
+	r.Written(files)
+	if len(r.Files) >= len(before) { // removes nothing
+		if err := r.Save(); err != nil {
+			return err
+		}
+	}
+	if err := all.Apply(out); err != nil {
+		r.Files = before
+		return errors.Join(err, r.Save())
+	}
+	return nil
 }
 
 func (a *app) say(p *install.Plan) {

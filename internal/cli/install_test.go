@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -128,6 +130,30 @@ func TestInstallFromABuildFolder(t *testing.T) {
 	must.Eq(t, []string{"etc/tranche/config.toml"}, i.files(t))
 	must.DirNotExists(t, filepath.Join(i.prefix, "lib/tranche"))
 }
+
+// An installation that is killed while it copies leaves nothing that an uninstallation does not find, and one that fails nothing.
+func TestInstall_RecordedBefore(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Root(t, "to install files that belong to root")
+	args := []string{"install", "--from", i.build(t, "first"), "--prefix", i.prefix, "--state-dir", i.state}
+	hook, record := filepath.Join(i.prefix, "bin/tranche-hook"), filepath.Join(i.state, "installed.json")
+	said := 0
+	i.stdout = writerFunc(func(text []byte) (int, error) {
+		if said++; said == 1 {
+			must.FileContains(t, record, hook)
+			return len(text), nil
+		}
+		return 0, errors.New("nobody reads this")
+	})
+	i.stderr = io.Discard
+	must.Eq(t, exitFailure, i.main(args))
+	must.Eq(t, 2, said)
+	must.SliceEmpty(t, i.files(t))
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(text []byte) (int, error) { return f(text) }
 
 func TestInstallNomadsPlugins(t *testing.T) {
 	i := newInstallTrial(t)

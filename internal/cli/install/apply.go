@@ -31,7 +31,7 @@ func (p *Plan) Apply(out io.Writer) error {
 			return errors.Join(err, undo(p.Changes[:i]))
 		}
 		if _, err := fmt.Fprintln(out, c.Describe(backup)); err != nil {
-			return err
+			return errors.Join(err, undo(p.Changes[:i+1]))
 		}
 	}
 	for _, dir := range p.Dirs {
