@@ -381,6 +381,7 @@ func TestObserver_Follows(t *testing.T) {
 			s := &status.Status{Claims: map[string]status.Claim{of.ID: {}}}
 			o.name(s)
 			must.SliceLen(t, 1, s.Claims[of.ID].NotJoined)
+			must.Eq(t, of.ContainerKey(), s.Claims[of.ID].NotJoinedIn)
 			got.follows = s.Claims[of.ID].Bypass
 			must.Eq(t, tc.want, got, must.Cmp(cmp.AllowUnexported(observed{})))
 			o.observe(t.Context(), nil)

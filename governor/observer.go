@@ -35,8 +35,9 @@ type observer struct {
 	// claims and joined are those of the last status.
 	claims []*claim.Claim
 	joined map[user]bool
-	// found are the processes that have not joined, by claim, and follows what follows for those claims.
+	// found are the processes that have not joined, by claim, in is the container of each such claim, and follows what follows.
 	found   map[string][]status.Process
+	in      map[string]string
 	follows map[string]layout.Bypass
 
 	// asked is when the utilization of each GPU was queried last.
@@ -64,7 +65,7 @@ func (o *observer) name(s *status.Status) {
 	defer o.mu.Unlock()
 	for id, found := range o.found {
 		if c, ok := s.Claims[id]; ok {
-			c.NotJoined, c.Bypass = found, o.follows[id]
+			c.NotJoined, c.NotJoinedIn, c.Bypass = found, o.in[id], o.follows[id]
 			s.Claims[id] = c
 		}
 	}
@@ -108,7 +109,7 @@ func (o *observer) observe(ctx context.Context, before sighting) sighting {
 		}
 	}
 	now, outside := time.Now(), make(sighting)
-	found := make(map[string][]status.Process)
+	found, in := make(map[string][]status.Process), make(map[string]string)
 	for uuid, of := range byGPU {
 		pids, err := o.options.Processes(ctx, uuid)
 		if o.fails("processes", err) {
@@ -128,6 +129,7 @@ func (o *observer) observe(ctx context.Context, before sighting) sighting {
 			if was := before[by]; was.claim == owners[0].ID {
 				outside[by] = was
 				found[owners[0].ID] = append(found[owners[0].ID], status.Process{PID: pid, Name: nameOf(pid)})
+				in[owners[0].ID] = owners[0].ContainerKey()
 			}
 		}
 	}
@@ -135,7 +137,7 @@ func (o *observer) observe(ctx context.Context, before sighting) sighting {
 	o.mu.Lock()
 	o.log(found)
 	changed := !maps.EqualFunc(o.found, found, slices.Equal) || !maps.Equal(o.follows, follows)
-	o.found, o.follows = found, follows
+	o.found, o.in, o.follows = found, in, follows
 	o.mu.Unlock()
 	if changed {
 		o.changed()

@@ -219,11 +219,15 @@ func TestHealth_NotJoined(t *testing.T) {
 func TestHealth_BypassEnds(t *testing.T) {
 	n := newHealthNode(t)
 	id := n.runBesideAnother()
+	container := "an earlier one"
 	write := func(follows layout.Bypass) {
 		must.NoError(t, status.Write(n.runDir, status.Status{Written: time.Now(), Claims: map[string]status.Claim{
-			id: {NotJoined: []status.Process{{PID: 4711, Name: "a.out"}}, Bypass: follows},
+			id: {NotJoined: []status.Process{{PID: 4711, Name: "a.out"}}, NotJoinedIn: container, Bypass: follows},
 		}}))
 	}
+	write(layout.BypassEnds)
+	n.emitted(0) // the task was restarted in place since then
+	container = ""
 	write(layout.BypassCharged)
 	must.StrContains(t, n.emitted(1)["one"][0], "; the claim is charged for the time that it takes")
 	write("")

@@ -13,10 +13,11 @@ import (
 	"github.com/tranche-gpu/tranche/governor/status"
 )
 
-// outside is what the governor says of the processes of a claim that use the GPU outside of its turns: their names, and what follows.
+// outside is what the governor says of the processes of a claim that use the GPU outside of its turns: their names, their
+// container, which is empty from an earlier version, and what follows.
 type outside struct {
-	names   string
-	follows layout.Bypass
+	names, container string
+	follows          layout.Bypass
 }
 
 // String returns what an event says.
@@ -42,7 +43,7 @@ func (h *Health) notJoined() map[string]outside {
 			names = append(names, fmt.Sprintf("process %d (%s)", p.PID, p.Name))
 		}
 		if len(names) > 0 {
-			found[id] = outside{claim.ListNames(names), c.Bypass}
+			found[id] = outside{claim.ListNames(names), c.NotJoinedIn, c.Bypass}
 		}
 	}
 	return found
@@ -58,7 +59,7 @@ func governorDir(runDir string) (string, error) {
 // task for that if the operator wants it. It returns what is published then; empty is nothing.
 func (h *Health) publishNotJoined(cfg *drivers.TaskConfig, c *claim.Claim, now outside, before string) string {
 	annotations := map[string]string{"gpu": c.PhysicalGPU(), "claim": c.ID}
-	if now.names == "" {
+	if now.names == "" || now.container != "" && now.container != c.ContainerKey() {
 		if before != "" {
 			h.Notify(cfg, annotations, "the share of claim %s of the GPU's time holds for all processes of the task again", c.ID)
 		}

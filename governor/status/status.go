@@ -60,6 +60,8 @@ type Claim struct {
 	// Joined are the claim's processes that compute in turns, and NotJoined those that use the GPU and do not.
 	Joined    []Process `json:"joined"`
 	NotJoined []Process `json:"not_joined,omitempty"`
+	// NotJoinedIn is the container of NotJoined, as claim.ContainerKey returns it: the claim's next one is another.
+	NotJoinedIn string `json:"not_joined_in,omitempty"`
 	// Bypass is what follows from NotJoined, if it is known that these processes have taken time of the GPU: the option
 	// compute_bypass of the device plugin. It is empty if they are only named.
 	Bypass layout.Bypass `json:"bypass,omitempty"`
