@@ -173,13 +173,14 @@ func (u *uncountedMemory) counted(claims []*claim.Claim) map[string]uint64 {
 	return all
 }
 
-// find returns the excess of each container on a GPU, by its first claim there: a container with several counts in any of
-// them. counted is what they counted before the processes were listed: memory is counted before it is taken, and until it is
+// find returns the excess of each container on a GPU, by its first claim there, and beyond the limit of that by its next ones: a
+// container with several counts in any of them. counted is what they counted before the processes were listed: memory is counted before it is taken, and until it is
 // given back.
 func (u *uncountedMemory) find(
 	containers *processes.Containers, running []nvml.Process, claims []*claim.Claim, counted map[string]uint64,
 ) map[string]*excess {
 	found := make(map[string]*excess)
+	owned := make(map[string][]*claim.Claim)
 	accounted := make(map[string]uint64)
 	after := u.counted(claims)
 	for _, p := range running {
@@ -189,7 +190,7 @@ func (u *uncountedMemory) find(
 		}
 		id := owners[0].ID
 		if found[id] == nil {
-			found[id] = &excess{claim: owners[0]}
+			found[id], owned[id] = &excess{claim: owners[0]}, owners
 			for _, c := range owners {
 				accounted[id] += max(counted[c.ID], after[c.ID])
 			}
@@ -201,5 +202,14 @@ func (u *uncountedMemory) find(
 		e.bytes = e.heldBytes - min(e.heldBytes, accounted[id])
 		return e.bytes <= uncountedNoiseBytes
 	})
+	for id, e := range maps.Clone(found) {
+		for _, next := range owned[id][1:] {
+			if e.bytes <= e.claim.LimitBytes || next.ContainerKey() != e.claim.ContainerKey() {
+				break
+			}
+			rest := &excess{claim: next, processes: e.processes, bytes: e.bytes - e.claim.LimitBytes}
+			e.bytes, found[next.ID], e = e.claim.LimitBytes, rest, rest
+		}
+	}
 	return found
 }

@@ -163,6 +163,24 @@ func TestUncounted_NextContainer(t *testing.T) {
 	must.MapLen(t, 1, n.look(t, uncountedSettles))
 }
 
+// Of a container with two claims, the second is charged for what is more than the limit of the first.
+func TestUncounted_TwoClaims(t *testing.T) {
+	n := newUnmanagedNode(t)
+	past := startSleep(t)
+	first, second := n.bound(t, 0, past.Process.Pid), n.bound(t, 1, past.Process.Pid)
+	must.Eq(t, 1<<30, first.LimitBytes)
+	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
+	n.look(t, 0)
+	must.MapLen(t, 2, n.look(t, uncountedSettles))
+	must.Eq(t, 5<<30, n.uncounted(t, first)+n.uncounted(t, second))
+	must.Eq(t, 1<<30, min(n.uncounted(t, first), n.uncounted(t, second)))
+
+	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 512))
+	n.look(t, 0)
+	must.MapLen(t, 1, n.look(t, uncountedSettles))
+	must.Eq(t, 512<<20, n.uncounted(t, first)+n.uncounted(t, second))
+}
+
 // After a change of the option, it also applies to what was published before.
 func TestUncounted_OptionChanged(t *testing.T) {
 	n := newUnmanagedNode(t)
