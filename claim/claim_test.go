@@ -126,6 +126,8 @@ func TestOpen(t *testing.T) {
 
 	_, err = Open(Options{StateDir: "here", Logger: hclog.NewNullLogger()})
 	must.ErrorContains(t, err, `the state directory "here" has to be an absolute path`)
+	_, err = Open(Options{StateDir: "/srv/tranche", RunDir: "/srv/tranche/"})
+	must.EqError(t, err, `state_dir and run_dir must be two directories, got "/srv/tranche" for both`)
 }
 
 func TestLookingLeavesNothingBehind(t *testing.T) {

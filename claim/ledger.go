@@ -85,6 +85,9 @@ func Open(o Options) (*Ledger, error) {
 
 		journal: journal.In(filepath.Join(o.StateDir, journalDir)),
 	}
+	if l.claims == l.regions {
+		return nil, fmt.Errorf("state_dir and run_dir must be two directories, got %q for both", filepath.Dir(l.claims))
+	}
 	l.lock = filelock.New(filepath.Join(l.claims, lockName), lockPatience)
 	return l, nil
 }
