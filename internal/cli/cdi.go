@@ -90,11 +90,12 @@ func (a *app) writeCDI(output string, content []byte) error {
 		_, err := a.stdout.Write(content)
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(output), 0o755); err != nil {
-		return err
+	err := os.MkdirAll(filepath.Dir(output), 0o755)
+	if err == nil {
+		err = renameio.WriteFile(output, content, 0o644)
 	}
-	if err := renameio.WriteFile(output, content, 0o644); err != nil {
-		return fmt.Errorf("writing the CDI specification: %w", err)
+	if err != nil {
+		return fmt.Errorf("--output: write the CDI specification: %w; name a file, or \"-\" to print", err)
 	}
 	fmt.Fprintf(a.stdout, "Wrote %s.\n", output)
 	return nil

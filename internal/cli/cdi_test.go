@@ -59,6 +59,9 @@ func TestCDIGenerate_Refuses(t *testing.T) {
 	must.StrContains(t, stderr, `--slice-memory: "lots"`)
 	_, _, stderr = n.cdi("--output", "-", "--slice-memory", "1TiB")
 	must.StrContains(t, stderr, "no GPU with room for a slice of 1024GiB")
+	_, _, stderr = n.cdi("--output", t.TempDir())
+	must.StrContains(t, stderr, "--output: write the CDI specification: ")
+	must.StrHasSuffix(t, "; name a file, or \"-\" to print\n", stderr)
 	_, _, stderr = newNode(t, nvmltest.New()).cdi("--output", "-")
 	must.StrContains(t, stderr, "no GPU with room")
 }

@@ -23,8 +23,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show the GPUs of this node, their slices, and who holds them",
 		Long: `Show the GPUs of this node, their slices, and who holds them.
 
-The exit status is 1 where the ledger or the GPUs cannot be read. The ledger is for root alone, so this wants to run as root. What other users have running under ` + "`tranche run`" + `
-does not show.`,
+Run it as root, since the ledger belongs to root. It does not show what other users run under "tranche run".
+
+The exit status is 1 if the ledger or the GPUs cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context(), o) },
 	}
