@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -10,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tranche-gpu/tranche/agent/policy"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/cli/install"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
 type doctorOptions struct {
@@ -66,8 +69,11 @@ func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
 	if err != nil {
 		config = runtime.Config{}.WithDefaults()
 	}
+	_, wrongPolicy := policy.LoadConfig(file)
+	_, wrongBill := bill.LoadConfig(file)
 	return &doctor.Node{
 		Version: a.version, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config),
+		AgentErr: errors.Join(wrongPolicy, wrongBill),
 		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
 	}
 }

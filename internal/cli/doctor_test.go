@@ -36,6 +36,12 @@ func TestDoctorOnTheSimulatedGPU(t *testing.T) {
 	must.StrContains(t, string(out), "libcuda.so.1: loads before "+sim.Root)
 	must.StrContains(t, string(out), " 0 faults\n")
 
+	must.NoError(t, os.WriteFile(config, []byte("[idle]\npolicy = \"Stop\"\n[usage]\nkeep_days = 0\n"), 0o644))
+	out, err = tranche(t, sim, args...).Output()
+	must.Error(t, err)
+	must.StrContains(t, string(out), "idle.policy must be")
+	must.StrContains(t, string(out), "usage.keep_days must be")
+
 	write("no-hook")
 	cmd := tranche(t, sim, append(args, "--json")...)
 	out, err = cmd.Output()

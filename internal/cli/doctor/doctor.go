@@ -44,6 +44,8 @@ type Node struct {
 	Config     runtime.Config
 	ConfigFile string
 	ConfigErr  error
+	// AgentErr says what of the file the agent, and tranche usage, do not accept.
+	AgentErr error
 	// RuntimePath is where tranche-runtime is expected, as long as no engine names another.
 	RuntimePath string
 	// ReadGPUs asks NVML.

@@ -316,6 +316,10 @@ func TestEachFault(t *testing.T) {
 			func(h *healthy) { h.ConfigErr = errors.New("line 3, column 1") },
 			"runtimes/configuration", Fault, "line 3", "correct the file",
 		},
+		"settings that the agent does not accept": {
+			func(h *healthy) { h.AgentErr = errors.New("idle.policy must be") },
+			"runtimes/configuration", Fault, "idle.policy", "tranche-agent does not start",
+		},
 		"no runtime": {
 			func(h *healthy) { h.remove("/usr/bin/tranche-runtime") },
 			"runtimes/tranche-runtime", Fault, "no such file", "tranche install --from",

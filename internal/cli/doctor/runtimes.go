@@ -34,6 +34,9 @@ func runtimeConfig(_ context.Context, n *Node) finding {
 	if n.ConfigErr != nil {
 		return fault(n.ConfigFile, n.ConfigErr.Error(), "correct the file: no container with a claim starts until then")
 	}
+	if n.AgentErr != nil {
+		return fault(n.ConfigFile, n.AgentErr.Error(), "correct the file: tranche-agent does not start with it")
+	}
 	if _, err := os.Stat(n.ConfigFile); err != nil {
 		return ok(n.ConfigFile, "absent, so everything is as by default")
 	}
