@@ -1,10 +1,8 @@
 package drivercopies
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,9 +22,7 @@ type copiesDir struct {
 	mount  *os.File
 	device uint64
 	// dir is nil until there is something to write: the tmpfs is read-only until then.
-	dir *os.Root
-	// sources are the shadow libraries' contents, by SONAME.
-	sources   map[string][]byte
+	dir       *os.Root
 	libraries shadow.Libraries
 	shadows   map[copyKey]*os.File
 	next      int
@@ -43,7 +39,7 @@ func openCopiesDir(root *rootfs.Root, libraries shadow.Libraries) (*copiesDir, e
 	if err != nil {
 		return nil, fmt.Errorf("open the directory for driver copies, %s: %w", shadow.CopiesDir, err)
 	}
-	c := &copiesDir{mount: mount, libraries: libraries, sources: map[string][]byte{}, shadows: map[copyKey]*os.File{}}
+	c := &copiesDir{mount: mount, libraries: libraries, shadows: map[copyKey]*os.File{}}
 	if err := c.check(root); err != nil {
 		_ = mount.Close()
 		return nil, fmt.Errorf("open the directory for driver copies, %s: %w", shadow.CopiesDir, err)
@@ -187,48 +183,15 @@ func (c *copiesDir) mountDriver(driver *os.File, key copyKey, name string) error
 }
 
 func (c *copiesDir) writeShadow(soname string, number int, name string) (*os.File, error) {
-	source, err := c.source(soname)
+	file, err := c.dir.OpenFile(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o755)
 	if err != nil {
 		return nil, err
 	}
-	content, err := shadow.OfCopy(source, soname, number)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.dir.WriteFile(name, content, 0o755); err != nil {
+	err = shadow.OfCopy(file, c.libraries.Path(soname), soname, number)
+	if err = errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("write the shadow of a driver copy: %w", err)
 	}
 	return c.handle(name)
-}
-
-// maxShadowBytes is far more than the size of a shadow library.
-const maxShadowBytes = 16 << 20
-
-// source returns the content of a shadow library.
-func (c *copiesDir) source(soname string) ([]byte, error) {
-	if content, ok := c.sources[soname]; ok {
-		return content, nil
-	}
-	path := c.libraries.Path(soname)
-	if err := shadow.Check(path, soname); err != nil {
-		return nil, err
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	// With room for the whole file: the container waits while a buffer grows.
-	content := bytes.NewBuffer(make([]byte, 0, min(info.Size(), maxShadowBytes)+bytes.MinRead))
-	if _, err := content.ReadFrom(io.LimitReader(file, maxShadowBytes)); err != nil {
-		return nil, err
-	}
-	c.sources[soname] = content.Bytes()
-	return c.sources[soname], nil
 }
 
 // handle opens a file here, with what is mounted on it, for nothing but to be named (O_PATH).

@@ -64,19 +64,50 @@ func SONAME(file string) string {
 	return ""
 }
 
+// beside returns the path by which a shadow library looks for the driver's: in the directory that it was loaded from.
+func beside(soname string) string { return "$ORIGIN/" + Behind(soname) }
+
 // Check returns an error unless a file is the shadow library with that SONAME. A file of that name may also be the driver's,
 // which would enforce no limit.
 func Check(file, soname string) error {
-	const remedy = "install Tranche's libraries there, or set shadow_dir (--shadow-dir) to the directory that has them"
-	needed, err := dependencies(file)
+	library, _, err := openShadow(file, soname)
 	if err != nil {
-		return fmt.Errorf("no shadow library %s: %w; %s", file, err, remedy)
+		return err
 	}
-	if behind := "$ORIGIN/" + Behind(soname); len(needed) == 0 || needed[0] != behind {
-		return fmt.Errorf("%s is no shadow library of Tranche: its first dependency is not %s, so there would be no "+
-			"limit; %s", file, behind, remedy)
+	return library.Close()
+}
+
+// openShadow opens a file that Check accepts, and returns at which byte it has the path of the driver.
+func openShadow(file, soname string) (library *os.File, at int64, err error) {
+	const remedy = "install Tranche's libraries there, or set shadow_dir (--shadow-dir) to the directory that has them"
+	if library, err = open(file); err != nil {
+		return nil, 0, fmt.Errorf("no shadow library %s: %w; %s", file, err, remedy)
 	}
-	return nil
+	at, err = firstDependency(library)
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("no shadow library %s: %w; %s", file, err, remedy), library.Close())
+	}
+	behind := make([]byte, len(beside(soname))+1) // with the zero byte that ends it
+	if _, err := library.ReadAt(behind, at); err != nil || string(behind) != beside(soname)+"\x00" {
+		return nil, 0, errors.Join(fmt.Errorf("%s is no shadow library of Tranche: its first dependency is not %s, so there "+
+			"would be no limit; %s", file, beside(soname), remedy), library.Close())
+	}
+	return library, at, nil
+}
+
+// firstDependency returns at which byte of a library the name of its first dependency is: 0, where none can be, if there is no
+// dependency.
+func firstDependency(file *os.File) (int64, error) {
+	library, err := elf.NewFile(file)
+	if err != nil {
+		return 0, err
+	}
+	needed, err := library.DynValue(elf.DT_NEEDED)
+	dynamic := library.SectionByType(elf.SHT_DYNAMIC)
+	if err != nil || len(needed) == 0 || int(dynamic.Link) >= len(library.Sections) {
+		return 0, err
+	}
+	return int64(library.Sections[dynamic.Link].Offset + needed[0]), nil
 }
 
 // versionSection holds the version of a shadow library, as text that ends with a zero byte.
@@ -84,11 +115,15 @@ const versionSection = ".tranche.version"
 
 // Version returns the version of Tranche that a shadow library was built from.
 func Version(file string) (string, error) {
-	library, err := open(file)
+	opened, err := open(file)
 	if err != nil {
 		return "", err
 	}
-	defer library.Close()
+	defer opened.Close()
+	library, err := elf.NewFile(opened)
+	if err != nil {
+		return "", err
+	}
 	section := library.Section(versionSection)
 	if section == nil {
 		return "", fmt.Errorf("it has no section %s", versionSection)
@@ -97,22 +132,12 @@ func Version(file string) (string, error) {
 	return strings.TrimRight(string(text), "\x00"), err
 }
 
-// dependencies returns the DT_NEEDED entries of a library.
-func dependencies(file string) ([]string, error) {
-	library, err := open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer library.Close()
-	return library.ImportedLibraries()
-}
-
-func open(file string) (*elf.File, error) {
+func open(file string) (*os.File, error) {
 	switch info, err := os.Stat(file); {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular(): // one that is a pipe would keep us waiting
 		return nil, errors.New("it is no regular file")
 	}
-	return elf.Open(file)
+	return os.Open(file)
 }
