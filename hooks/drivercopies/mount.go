@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -57,12 +56,19 @@ func refuseShared(file *os.File) error {
 	if err != nil {
 		return err
 	}
-	mounts, err := mountinfo.GetMounts(nil)
+	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return err
 	}
-	for _, mount := range mounts {
-		if strconv.Itoa(mount.ID) == id && isShared(mount) {
+	for line := range strings.Lines(string(table)) {
+		if !strings.HasPrefix(line, id+" ") {
+			continue // there may be thousands, and the container waits
+		}
+		mounts, err := mountinfo.GetMountsFromReader(strings.NewReader(line), nil)
+		if err != nil {
+			return err
+		}
+		if mount := mounts[0]; isShared(mount) {
 			return fmt.Errorf("it is in a volume (%s) whose mounts are shared with the host, so a shadow mounted over it "+
 				"would appear on the host; mount the volume without the propagation \"shared\"", mount.Mountpoint)
 		}
