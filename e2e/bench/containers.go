@@ -7,11 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // containerWays are the ways to make a container: by runc alone; by tranche-runtime, without and with a claim; and by
@@ -27,13 +30,13 @@ func containerWays() []string {
 const nvidiaRuntime = "nvidia-container-runtime"
 
 // containerTimes are the milliseconds that one container took: `create`, and from its beginning to the return of `start`;
-// and the processor time of `create` with all the processes that it waited for, which other load on the machine changes
-// little.
+// and the processor time of `create`, with the container's first process and all the hooks, which other load on the machine
+// changes little.
 type containerTimes struct{ create, start, createCPU float64 }
 
 // containers measures containers of each way, in turns.
 func (b *bench) containers(ctx context.Context, count int) ([]result, error) {
-	config, err := b.runtimeConfig()
+	config, err := b.runtimeConfig(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -42,6 +45,11 @@ func (b *bench) containers(ctx context.Context, count int) ([]result, error) {
 		return nil, err
 	}
 	fmt.Printf("==> containers, %d of each variant\n", count)
+	// So that the containers' first processes, which the OCI runtimes leave behind, are this one's to wait for.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, err
+	}
+	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) //nolint:errcheck // it could be set
 	samples := map[string]map[string][]float64{"create": {}, "create-cpu": {}, "create-to-start": {}}
 	for i := range count + 1 {
 		for _, way := range containerWays() {
@@ -77,16 +85,37 @@ func containerResults(benchmark string, samples map[string][]float64) []result {
 }
 
 // runtimeConfig writes the configuration of tranche-runtime for this run.
-func (b *bench) runtimeConfig() (string, error) {
+func (b *bench) runtimeConfig(ctx context.Context) (string, error) {
 	cli, err := b.sim.CLI(b.build, b.dir)
+	if err != nil {
+		return "", err
+	}
+	shadows, err := b.strippedShadows(ctx)
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(b.dir, "config.toml")
 	text := fmt.Sprintf("driver_root = %q\nshadow_dir = %q\nhook_path = %q\ncli_path = %q\nstate_dir = %q\nrun_dir = %q\nruntime = \"runc\"\n",
-		b.sim.Root, filepath.Join(b.build, "lib"), filepath.Join(b.build, "bin/tranche-hook"), cli,
+		b.sim.Root, shadows, filepath.Join(b.build, "bin/tranche-hook"), cli,
 		filepath.Join(b.dir, "state"), filepath.Join(b.dir, "tranche"))
 	return path, os.WriteFile(path, []byte(text), 0o644)
+}
+
+// strippedShadows returns a directory with the shadow libraries as packages install them: without debugging information, since
+// each container gets copies of them.
+func (b *bench) strippedShadows(ctx context.Context) (string, error) {
+	dir := filepath.Join(b.dir, "lib")
+	for _, file := range shadow.Files() {
+		stripped := filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(stripped), 0o755); err != nil {
+			return "", err
+		}
+		strip := exec.CommandContext(ctx, "strip", "--strip-debug", "-o", stripped, filepath.Join(b.build, "lib", file))
+		if output, err := strip.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%v: %w: %s", strip.Args, err, output)
+		}
+	}
+	return dir, nil
 }
 
 // container makes one container and measures how long it takes to start it.
@@ -114,17 +143,38 @@ func (b *bench) container(ctx context.Context, ledger *claim.Ledger, config, way
 		cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 		return milliseconds(time.Since(began)), err
 	}
-	if took.create, err = call("create", "--bundle", bundle, id); err != nil {
+	pidFile := filepath.Join(bundle, "pid")
+	if took.create, err = call("create", "--bundle", bundle, "--pid-file", pidFile, id); err != nil {
 		return took, err
 	}
-	took.createCPU = milliseconds(cpu)
+	createCPU := cpu
 	if took.start, err = call("start", id); err != nil {
 		return took, err
 	}
 	if _, err := call("delete", "--force", id); err != nil {
 		return took, err
 	}
+	initCPU, err := waitFor(pidFile)
+	if err != nil {
+		return took, err
+	}
+	took.createCPU = milliseconds(createCPU + initCPU)
 	return took, os.RemoveAll(bundle)
+}
+
+// waitFor waits for the process of a file, and returns its processor time with that of the hooks that it ran.
+func waitFor(pidFile string) (time.Duration, error) {
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(string(text))
+	if err != nil {
+		return 0, err
+	}
+	var used unix.Rusage
+	_, err = unix.Wait4(pid, nil, 0, &used)
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano()), err
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
