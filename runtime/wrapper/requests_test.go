@@ -161,7 +161,7 @@ func TestMain_RequestsInVain(t *testing.T) {
 		"no GPUs are known": {
 			env:     []string{asks8GiB},
 			prepare: func(n *node) { must.NoError(n.t, os.RemoveAll(n.cfg.RunDir)) },
-			want:    []string{"query NVML", "cli_path"},
+			want:    []string{"query NVML", "ERROR_LIBRARY_NOT_FOUND"},
 		},
 		"a container that cannot be made": {
 			env: []string{asks8GiB}, prepare: func(n *node) { must.NoError(n.t, os.Remove(n.cfg.HookPath)) },
