@@ -163,17 +163,13 @@ func (m *Manager) Serve(ctx context.Context, uuid string) error {
 	timed, cancel := context.WithTimeout(ctx, m.timing.serve)
 	defer cancel()
 	var output string
-	var told identity
-	for first, pause := true, 10*time.Millisecond; ; first, pause = false, min(2*pause, time.Second) {
-		// Another daemon may take the place of the one that was told.
-		id, err := m.dirs(uuid).readIdentity()
-		if first || err == nil && id.Process.PID != 0 && id.Process != told.Process {
+	const longPause = time.Second
+	for first, pause := true, 10*time.Millisecond; ; first, pause = false, min(2*pause, longPause) {
+		// It is told again: the server before may have had the GPU still, or another daemon may have taken the place of this one.
+		if first || pause == longPause {
 			output, err = daemon.run(timed, "start_server -uid "+strconv.Itoa(os.Geteuid()))
 			if err != nil && first {
 				return err
-			}
-			if err == nil {
-				told = id
 			}
 		}
 		if servers, err := daemon.servers(timed); err == nil && len(servers) > 0 {
