@@ -173,9 +173,9 @@ func (u *uncountedMemory) counted(claims []*claim.Claim) map[string]uint64 {
 	return all
 }
 
-// find returns the excess of each container on a GPU, by its first claim there, and beyond the limit of that by its next ones: a
-// container with several counts in any of them. counted is what they counted before the processes were listed: memory is counted before it is taken, and until it is
-// given back.
+// find returns the excess of each container on a GPU, by its first claim there; what is beyond the limit of that claim, by the
+// next ones, since a container with several claims counts in any of them. counted is what they counted before the processes
+// were listed: memory is counted before it is taken, and until it is given back.
 func (u *uncountedMemory) find(
 	containers *processes.Containers, running []nvml.Process, claims []*claim.Claim, counted map[string]uint64,
 ) map[string]*excess {
