@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -72,8 +74,11 @@ type AccessError struct{ err error }
 func (e *AccessError) Error() string { return e.err.Error() }
 func (e *AccessError) Unwrap() error { return e.err }
 
-// Retriable reports that the same call may succeed later.
-func (e *AccessError) Retriable() bool { return true }
+// Retriable reports whether the same call may succeed later without an operator.
+func (e *AccessError) Retriable() bool {
+	return !slices.ContainsFunc([]error{unix.ENOTDIR, unix.EISDIR, unix.EROFS, unix.EACCES, unix.EPERM, unix.ELOOP, unix.ENAMETOOLONG},
+		func(permanent error) bool { return errors.Is(e.err, permanent) })
+}
 
 // accessError marks an error as one of access; nil stays nil.
 func accessError(err error) error {
@@ -92,13 +97,20 @@ func countSlices(count int) string {
 }
 
 // ListNames lists names in a message: of many the first few and how many more there are, since a GPU has up to thousands of
-// slices.
+// slices, and of a long one its beginning.
 func ListNames(names []string) string {
-	const shown = 8
-	if len(names) <= shown {
-		return strings.Join(names, ", ")
+	const shown, longest = 8, 128
+	list := slices.Clone(names[:min(shown, len(names))])
+	for i, name := range list {
+		if len(name) > longest {
+			list[i] = strings.ToValidUTF8(name[:longest], "") + "…"
+		}
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+	text := strings.Join(list, ", ")
+	if len(names) > shown {
+		text += fmt.Sprintf(" and %d more", len(names)-shown)
+	}
+	return text
 }
 
 func describeHolder(c *Container) string {

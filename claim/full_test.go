@@ -219,9 +219,14 @@ func TestCheckUsable(t *testing.T) {
 	for name, dirs := range map[string][2]string{
 		"state directory": {"/proc/version", t.TempDir()}, "run directory": {t.TempDir(), "/proc/version"},
 	} {
-		err := ledgerAt(t, dirs[0], dirs[1]).CheckUsable(t.Context())
+		l := ledgerAt(t, dirs[0], dirs[1])
+		err := l.CheckUsable(t.Context())
 		must.ErrorIs(t, err, syscall.ENOTDIR, must.Sprint(name))
 		must.ErrorContains(t, err, "/proc/version")
+		_, _, err = l.Reserve(t.Context(), request(1, 1))
+		must.Error(t, err)
+		var access *AccessError
+		must.False(t, errors.As(err, &access) && access.Retriable(), must.Sprint("only an operator can change that"))
 	}
 	lock := filepath.Join(l.claims, lockName)
 	must.NoError(t, os.Remove(lock))
@@ -250,6 +255,21 @@ func TestCheckUsable_FullDisk(t *testing.T) {
 	endProcess(inits[0])
 	must.NoError(t, l.CheckUsable(t.Context()), must.Sprint("the claim of the container that has ended goes"))
 	reserve(t, l, 20, 20)
+}
+
+// A claim whose container is on its way is not evicted, so it makes no room.
+func TestCheckUsable_FullDiskOnTheWay(t *testing.T) {
+	l := ledgerAt(t, smallDisk(t, "24k"), t.TempDir())
+	for slice := 0; ; slice++ {
+		must.Less(t, 10, slice, must.Sprint("the disk is never full"))
+		usable := l.CheckUsable(t.Context())
+		if _, _, err := l.Reserve(t.Context(), request(slice, slice)); err != nil {
+			checkFull(t, err, l.claims)
+			checkFull(t, usable, l.claims)
+			break
+		}
+		must.NoError(t, usable)
+	}
 }
 
 func TestCheckUsable_ReadOnlyDisk(t *testing.T) {

@@ -147,7 +147,7 @@ func (l *Ledger) evict(snap *snapshot, records []*record) bool {
 	return len(dead) > 0
 }
 
-// longestDead returns the claim that has been dormant for longest; nil if there is none.
+// longestDead returns the claim that has been dormant for longest, which a full disk evicts first; nil if there is none.
 func (l *Ledger) longestDead(snap *snapshot) *record {
 	var oldest *record
 	for _, r := range snap.sorted() {

@@ -58,10 +58,8 @@ func (l *Ledger) checkRoom(ctx context.Context) error {
 		if free >= wholeBlocks(max(snap.largest, 1))+wholeBlocks(snap.spareBytes()) {
 			return nil
 		}
-		for _, r := range snap.records {
-			if !l.used(r) {
-				return nil
-			}
+		if l.longestDead(snap) != nil {
+			return nil
 		}
 		return fmt.Errorf("writing a claim to the ledger: %w", explain(l.claims, unix.ENOSPC))
 	})

@@ -129,7 +129,7 @@ func decodeSharing(content any) (sharingOptions, error) {
 func explainOption(err error) error {
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {
-		return fmt.Errorf("%s must be %s, got %s", kind.Field, wanted(kind), article(kind.Value))
+		return fmt.Errorf("%s must be %s, got %s", kind.Field, wanted(kind), got(kind.Value))
 	}
 	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
 		return fmt.Errorf("unknown option %s; the options are mode, slice_memory, replicas, mig, compute and optional, and in mig profiles and mode", name)
@@ -137,8 +137,11 @@ func explainOption(err error) error {
 	return err
 }
 
-func article(value string) string {
-	value, _, _ = strings.Cut(value, " ") // "number 1.5"
+// got returns a value as encoding/json describes it: a number itself, and of others the kind.
+func got(value string) string {
+	if number, ok := strings.CutPrefix(value, "number "); ok {
+		return number
+	}
 	if strings.ContainsRune("aeiou", rune(value[0])) {
 		return "an " + value
 	}

@@ -207,7 +207,7 @@ func TestSharing_Errors(t *testing.T) {
 		`gpu "index:0" { mode = 7 }`:                                                   `gpu "index:0": mode must be a string, got a number`,
 		`gpu "index:0" { mode = "timeslice" replicas = "many" }`:                       `gpu "index:0": replicas must be a whole number, got a string`,
 		`gpu "index:0" { mode = "timeslice" replicas = 1 }`:                            `gpu "index:0": replicas must be from 2 to 1000, got 1`,
-		`gpu "index:0" { mode = "timeslice" replicas = 2.5 }`:                          `gpu "index:0": replicas must be a whole number, got a number`,
+		`gpu "index:0" { mode = "timeslice" replicas = 2.5 }`:                          `gpu "index:0": replicas must be a whole number, got 2.5`,
 		`gpu "index:0" { mode = "timeslice" }`:                                         `gpu "index:0": replicas must be set in mode "timeslice"`,
 		`gpu "index:0" { replicas = 3 }`:                                               `gpu "index:0": replicas is for mode "timeslice"`,
 		`gpu "index:0" { mig { profiles = ["1g.5gb"] } }`:                              `gpu "index:0": mig is for mode "mig"`,

@@ -213,9 +213,9 @@ const usedSteps = 8
 
 // inSteps rounds the number of used slices up to the next step. It returns 0 only if none is used.
 func inSteps(used, slices int) int64 {
-	if slices <= usedSteps {
+	if slices <= usedSteps || used == 0 {
 		return int64(used)
 	}
-	step := (used*usedSteps + slices - 1) / slices
+	step := (used-1)*usedSteps/slices + 1
 	return int64((step*slices + usedSteps - 1) / usedSteps)
 }

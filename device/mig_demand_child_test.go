@@ -22,7 +22,6 @@ import (
 	"github.com/tranche-gpu/tranche/device/internal/simtest"
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/nvml"
-	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
 // Processes beside the test's, which is the test binary itself again: what they are to do is in these variables.
@@ -166,14 +165,12 @@ func TestDemandSim_Killed(t *testing.T) {
 				n.later(claim.MakeWithin + time.Minute)
 				n.look()
 				if point == "completed" {
-					n.later(claim.StartTimeout + sharemig.RestartTimeout + time.Minute)
-					n.look()
+					n.unattended()
 				}
 				n.agrees()
 				must.Len(t, 1, n.record(0))
 				end()
-				n.later(claim.StartTimeout + sharemig.RestartTimeout + 2*time.Minute)
-				n.look()
+				n.unattended()
 				n.agrees()
 				must.SliceEmpty(t, n.record(0))
 				must.Eq(t, upTo(8), healthyOf(n.look()[0]))

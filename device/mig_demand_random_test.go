@@ -11,7 +11,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
-	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
 // randomNode has allocations come and go as Nomad has them do it. Nomad counts the slices of an allocation as used until it
@@ -50,8 +49,7 @@ func TestDemandSim_Random(t *testing.T) {
 				for len(r.allocs) > 0 {
 					r.finish(r.allocs[0])
 				}
-				n.later(claim.StartTimeout + sharemig.RestartTimeout + time.Minute)
-				n.look()
+				n.unattended()
 				for gpu := range n.gpus() {
 					must.SliceEmpty(t, n.record(gpu))
 				}
@@ -161,8 +159,7 @@ func (r *randomNode) longPause() {
 			r.remove(a)
 		}
 	}
-	r.later(claim.StartTimeout + sharemig.RestartTimeout + time.Minute)
-	r.look()
+	r.unattended()
 	r.later(0)
 	must.Len(r.t, len(r.allocs), claimsOf(r.t, r.plugin))
 }

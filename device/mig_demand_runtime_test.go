@@ -15,7 +15,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
-	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 )
@@ -33,8 +32,7 @@ func TestDemandSim_Container(t *testing.T) {
 				must.Eq(t, n.capabilities(c), n.capsOf(c))
 				seen = append(seen, c.GPU.UUID)
 			}
-			n.later(claim.StartTimeout + 2*sharemig.RestartTimeout)
-			n.look()
+			n.unattended()
 			must.SliceEmpty(t, n.record(1))
 			n.later(0)
 		}

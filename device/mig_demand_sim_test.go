@@ -78,6 +78,15 @@ func (n *simNode) later(d time.Duration) {
 	n.node().clock.Now = func() time.Time { return time.Now().Add(d) }
 }
 
+// unattended lets so much time pass that no claim without a container keeps its instance.
+func (n *simNode) unattended() {
+	const dormant = claim.StartTimeout + time.Minute
+	for _, d := range []time.Duration{0, dormant, dormant + sharemig.RestartTimeout + time.Minute} {
+		n.later(d)
+		n.look()
+	}
+}
+
 var topologies = []string{"a30x8.conf", "a100-40x8.conf", "a100-80x8.conf", "h100x8.conf", "h200x8.conf", "b200x8.conf"}
 
 // Each number of slices, on each model, gets the smallest instance that has as much memory.
@@ -218,6 +227,8 @@ func TestDemandSim_RestartInPlace(t *testing.T) {
 		must.Eq(t, []int{0, 1, 2, 3, 4}, healthyOf(n.look()[0]))
 
 		end()
+		n.later(0)
+		n.look()
 		n.later(sharemig.RestartTimeout - time.Minute)
 		n.look()
 		must.Eq(t, made, n.record(0)[0])
@@ -267,6 +278,16 @@ func TestDemandSim_LongStart(t *testing.T) {
 		n.look()
 		must.Eq(t, made, n.record(0))
 		n.later(3 * long)
+		n.look()
+		must.Eq(t, made, n.record(0), must.Sprint("the machine's clock may have been set"))
+		refresh(3 * long)
+		n.look()
+		n.later(3*long + claim.StartTimeout)
+		n.look()
+		must.Eq(t, made, n.record(0))
+		n.later(4 * long)
+		n.look()
+		n.later(4*long + sharemig.RestartTimeout + time.Minute)
 		n.look()
 		must.SliceEmpty(t, n.record(0))
 		must.SliceEmpty(t, claimsOf(t, n.plugin))

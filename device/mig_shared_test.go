@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxh100"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/gpus"
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 	"github.com/shoenig/test/must"
@@ -137,17 +139,23 @@ func TestMIGShared_Ignored(t *testing.T) {
 	must.Eq(t, []string{"slice NVIDIA H100 80GB HBM3 MIG 1g.10gb #0.3: ++++++++++"}, lines(onInstances(fingerprintOnce(t, n.plugin).Devices)))
 }
 
-// A slice that no declared instance holds ends the start of an agent once the driver lists the profiles, and until then has
-// the instance say so.
+// A slice that a declared instance cannot hold ends the start of an agent; of a model whose memory is not known, the instance
+// says so.
 func TestMIGShared_SliceTooLarge(t *testing.T) {
 	n := newMIGNode(t)
 	n.options["gpu"] = gpuBlocks(sharedBlock("slice", map[string]any{"slice_memory": "30GiB"}, "3g.40gb", "1g.10gb"))
+	must.ErrorContains(t, n.plugin.SetConfig(pluginConfig(t, n.options)),
+		"slice_memory is 30GiB, but an instance 1g.10gb has at most 10GiB: set it to less")
+
+	unknown := gpus.H100_SXM5_80GB
+	unknown.Name = "NVIDIA X1"
+	n.library = onServer(t, dgxh100.NewWithGPUs(unknown))
 	n.plugin = newPlugin(t, n.library, n.options)
 	groups := onInstances(fingerprintOnce(t, n.plugin).Devices)
 	must.Eq(t, []string{
-		"slice NVIDIA H100 80GB HBM3 MIG 3g.40gb #0.0: +", "slice NVIDIA H100 80GB HBM3 MIG 1g.10gb #0.3: -",
+		"slice NVIDIA X1 MIG 3g.40gb #0.0: +", "slice NVIDIA X1 MIG 1g.10gb #0.3: -",
 	}, lines(groups))
-	must.StrContains(t, groups[1].Devices[0].HealthDesc, "slice_memory is 30GiB, but the GPU has only 10GiB for processes")
+	must.StrContains(t, groups[1].Devices[0].HealthDesc, "slice_memory is 30GiB, but the MIG instance 1g.10gb has only 10GiB for processes")
 }
 
 // Programs of no claim block slices of the instance that they are on, and of no other.

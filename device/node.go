@@ -127,7 +127,7 @@ func (n *node) addParts() {
 	n.published = &publishedState{runDir: n.runDir, bypass: n.bypass, clock: n.clock, logger: n.logger}
 	n.unmanaged = &unmanagedUse{
 		driver: n.driver, ledger: n.ledger, clock: n.clock, inventory: n.inventory, daemons: n.daemons, logger: n.logger,
-		uncounted: uncountedMemory{ledger: n.ledger, clock: n.clock, logger: n.logger, charged: n.uncounted != uncountedObserved,
+		uncounted: uncountedMemory{ledger: n.ledger, clock: n.clock, logger: n.logger, charges: n.uncounted != uncountedObserved,
 			ends: n.uncounted == uncountedEnds},
 	}
 	n.external = &externalUse{

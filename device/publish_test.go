@@ -60,7 +60,7 @@ func TestSlicesUsed_Steps(t *testing.T) {
 		used, slices int
 		want         int64
 	}{
-		{0, 140, 0}, {1, 140, 18}, {17, 140, 18}, {18, 140, 35}, {35, 140, 35}, {36, 140, 53}, {122, 140, 123}, {123, 140, 140}, {140, 140, 140},
+		{0, 140, 0}, {1, 140, 18}, {17, 140, 18}, {18, 140, 18}, {19, 140, 35}, {35, 140, 35}, {36, 140, 53}, {122, 140, 123}, {123, 140, 123}, {124, 140, 140}, {140, 140, 140},
 		{0, 16, 0}, {2, 16, 2}, {3, 16, 4}, {1, 9, 2}, {9, 9, 9},
 		{1, 5, 1}, {4, 5, 4}, {5, 5, 5}, {8, 8, 8}, {0, 0, 0},
 	} {
@@ -164,7 +164,7 @@ func TestSlicesUsed_WhatCounts(t *testing.T) {
 	p := newPlugin(t, nvmltest.New(g), map[string]any{"slice_memory": "4GiB", "fingerprint_period": "1h", "packing_hint": true})
 	clock := moveByHand(p)
 	ask(t, p.node.Load().ledger.Ledger, g, 9, 1<<30) // three slices of 4GiB, of 35
-	_, err := p.Reserve(sliceIDs(g, 10, 11))
+	_, err := p.Reserve(sliceIDs(g, 10, 11, 12))
 	must.NoError(t, err)
 	stream := fingerprint(t, p)
 	must.Eq(t, 9, slicesUsed(t, next(t, stream)))

@@ -150,6 +150,14 @@ func TestReserve_justEnoughForAContext(t *testing.T) {
 	must.NoError(t, err)
 }
 
+// A refusal does not repeat a long ID.
+func TestReserve_LongID(t *testing.T) {
+	p := newPlugin(t, nvmltest.New(nvmltest.H200(0)), nil)
+	_, err := p.Reserve([]string{strings.Repeat("x", 100_000)})
+	must.ErrorContains(t, err, `not devices of this node's GPUs: "xxx`)
+	must.Less(t, 1000, len(err.Error()))
+}
+
 // A slice that a living container has is refused until that container is gone.
 func TestReserve_held(t *testing.T) {
 	g := nvmltest.H200(0)

@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -32,13 +33,18 @@ type uncounted struct {
 	condition *health.Condition
 }
 
-// excess is what a container uses on a GPU at one moment beyond what is counted.
-type excess struct {
-	claim     *claim.Claim
+// containerUse is what the processes of a container use of a GPU at one moment, and its claims there.
+type containerUse struct {
+	claims    []*claim.Claim
 	heldBytes uint64
 	processes []nvml.Process
-	// bytes is what of heldBytes nobody counts.
-	bytes uint64
+}
+
+// excess is the part of a claim in what its container uses of a GPU at one moment and does not count.
+type excess struct {
+	claim     *claim.Claim
+	processes []nvml.Process
+	bytes     uint64
 }
 
 // String says which processes use the memory.
@@ -57,8 +63,8 @@ type uncountedMemory struct {
 	ledger *share.Ledger
 	clock  *share.Clock
 	logger hclog.Logger
-	// charged is whether it is taken from the limits, and ends whether tasks are ended for it.
-	charged, ends bool
+	// charges is whether it is taken from the limits, and ends whether tasks are ended for it.
+	charges, ends bool
 
 	// found are those claims by ID; nil before the first check.
 	found map[string]*uncounted
@@ -132,7 +138,7 @@ func (u *uncountedMemory) settle(is *uncounted, now *excess) {
 // charge takes what is uncounted of a claim from its limit, or nothing if the operator wants it only observed.
 func (u *uncountedMemory) charge(is *uncounted) {
 	var bytes uint64
-	if u.charged {
+	if u.charges {
 		bytes = is.bytes.value
 	}
 	if err := u.ledger.SetUncounted(is.claim, bytes); err != nil {
@@ -173,43 +179,72 @@ func (u *uncountedMemory) counted(claims []*claim.Claim) map[string]uint64 {
 	return all
 }
 
-// find returns the excess of each container on a GPU, by its first claim there; what is beyond the limit of that claim, by the
-// next ones, since a container with several claims counts in any of them. counted is what they counted before the processes
-// were listed: memory is counted before it is taken, and until it is given back.
+// find returns what the containers on a GPU use beyond what they count, by claim. counted is what their claims counted before the
+// processes were listed: memory is counted before it is taken, and until it is given back.
 func (u *uncountedMemory) find(
 	containers *processes.Containers, running []nvml.Process, claims []*claim.Claim, counted map[string]uint64,
 ) map[string]*excess {
-	found := make(map[string]*excess)
-	owned := make(map[string][]*claim.Claim)
-	accounted := make(map[string]uint64)
+	byContainer := make(map[string]*containerUse)
 	after := u.counted(claims)
 	for _, p := range running {
 		owners := containers.Claims(p.PID)
 		if p.UsedBytes == 0 || len(owners) == 0 {
 			continue
 		}
-		id := owners[0].ID
-		if found[id] == nil {
-			found[id], owned[id] = &excess{claim: owners[0]}, owners
-			for _, c := range owners {
-				accounted[id] += max(counted[c.ID], after[c.ID])
-			}
+		key := owners[0].ContainerKey()
+		if byContainer[key] == nil {
+			byContainer[key] = &containerUse{claims: slices.DeleteFunc(owners, func(c *claim.Claim) bool { return c.ContainerKey() != key })}
 		}
-		found[id].heldBytes += p.UsedBytes
-		found[id].processes = append(found[id].processes, p)
+		byContainer[key].heldBytes += p.UsedBytes
+		byContainer[key].processes = append(byContainer[key].processes, p)
 	}
-	maps.DeleteFunc(found, func(id string, e *excess) bool {
-		e.bytes = e.heldBytes - min(e.heldBytes, accounted[id])
-		return e.bytes <= uncountedNoiseBytes
-	})
-	for id, e := range maps.Clone(found) {
-		for _, next := range owned[id][1:] {
-			if e.bytes <= e.claim.LimitBytes || next.ContainerKey() != e.claim.ContainerKey() {
-				break
-			}
-			rest := &excess{claim: next, processes: e.processes, bytes: e.bytes - e.claim.LimitBytes}
-			e.bytes, found[next.ID], e = e.claim.LimitBytes, rest, rest
+	found := make(map[string]*excess)
+	for _, use := range byContainer {
+		var accounted uint64
+		for _, c := range use.claims {
+			accounted += max(counted[c.ID], after[c.ID])
+		}
+		if use.heldBytes > accounted+uncountedNoiseBytes {
+			u.split(use, use.heldBytes-accounted, found)
 		}
 	}
 	return found
+}
+
+// split charges the claims of a container for memory that none of them counts, in the order of the claims: each for what it has
+// left, as far as possible what it is charged for already, and then up to its limit. What exceeds all limits goes to the last claim.
+func (u *uncountedMemory) split(use *containerUse, bytes uint64, found map[string]*excess) {
+	parts := make([]uint64, len(use.claims))
+	upTo := func(most func(c *claim.Claim) uint64) {
+		for i, c := range use.claims {
+			more := min(bytes, most(c)-min(most(c), parts[i]))
+			parts[i], bytes = parts[i]+more, bytes-more
+		}
+	}
+	upTo(func(c *claim.Claim) uint64 { return min(u.charged(c), u.left(c)) })
+	upTo(u.left)
+	upTo(func(c *claim.Claim) uint64 { return c.LimitBytes })
+	parts[len(parts)-1] += bytes
+	for i, c := range use.claims {
+		if parts[i] > 0 {
+			found[c.ID] = &excess{claim: c, processes: use.processes, bytes: parts[i]}
+		}
+	}
+}
+
+// charged returns what a claim is charged for at present.
+func (u *uncountedMemory) charged(c *claim.Claim) uint64 {
+	if is := u.found[c.ID]; is != nil {
+		return is.bytes.value
+	}
+	return 0
+}
+
+// left returns what of a claim's limit its programs do not count, whether or not they use it uncounted.
+func (u *uncountedMemory) left(c *claim.Claim) uint64 {
+	usage, err := u.ledger.UsageOf(c)
+	if err != nil {
+		return 0
+	}
+	return c.LimitBytes - min(c.LimitBytes, usage.UsedBytes)
 }

@@ -21,28 +21,28 @@ import (
 )
 
 // reserved makes a claim on a slice, and its region.
-func (n *unmanagedNode) reserved(t *testing.T, slice int) (made *claim.Claim, regionDir string) {
+func (n *unmanagedNode) reserved(t *testing.T, slice int) *claim.Claim {
 	t.Helper()
 	node := n.node.Load()
 	claimtest.RemoveRegions(t, node.runDir)
 	must.NoError(t, node.scanner.scan(t.Context()))
 	reservation, err := n.Reserve([]string{claim.SliceName(n.gpu.UUID, slice)})
 	must.NoError(t, err)
-	made, err = node.ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))
+	made, err := node.ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))
 	must.NoError(t, err)
-	regionDir, err = node.ledger.PrepareRegion(t.Context(), made.ID, "c", 0)
+	regionDir, err := node.ledger.PrepareRegion(t.Context(), made.ID, "c", 0)
 	must.NoError(t, err)
 	if n.regions == nil {
 		n.regions = make(map[string]string)
 	}
 	n.regions[made.ID] = regionDir
-	return made, regionDir
+	return made
 }
 
 // bound makes a claim on a slice and binds it to a container with this first process.
 func (n *unmanagedNode) bound(t *testing.T, slice, pid int) *claim.Claim {
 	t.Helper()
-	made, _ := n.reserved(t, slice)
+	made := n.reserved(t, slice)
 	n.bind(t, made, pid)
 	return made
 }
@@ -129,7 +129,7 @@ func TestUncounted_Recheck(t *testing.T) {
 // The operator may have it shown only, or have tasks ended for it.
 func TestUncounted_Observed(t *testing.T) {
 	n := newUnmanagedNode(t)
-	n.node.Load().unmanaged.uncounted.charged = false
+	n.node.Load().unmanaged.uncounted.charges = false
 	past := startSleep(t)
 	c := n.bound(t, 0, past.Process.Pid)
 	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
@@ -163,7 +163,7 @@ func TestUncounted_NextContainer(t *testing.T) {
 	must.MapLen(t, 1, n.look(t, uncountedSettles))
 }
 
-// Of a container with two claims, the second is charged for what is more than the limit of the first.
+// Of a container with two claims, the second is charged for what exceeds the first.
 func TestUncounted_TwoClaims(t *testing.T) {
 	n := newUnmanagedNode(t)
 	past := startSleep(t)
@@ -179,6 +179,51 @@ func TestUncounted_TwoClaims(t *testing.T) {
 	n.look(t, 0)
 	must.MapLen(t, 1, n.look(t, uncountedSettles))
 	must.Eq(t, 512<<20, n.uncounted(t, first)+n.uncounted(t, second))
+}
+
+// A container with two claims is charged for what they have left, in the order of their IDs: its programs cannot exceed the sum of
+// the limits, whichever claim counts their memory.
+func TestUncounted_TwoClaimsHaveLeft(t *testing.T) {
+	simtest.InProcess(t, testUncountedTwoClaimsHaveLeft)
+}
+
+func testUncountedTwoClaimsHaveLeft(t *testing.T) {
+	const mib = 1 << 20
+	n := newSimulatedNode(t)
+	one := n.reserved(t, 0)
+	two := n.reserved(t, 1)
+	n.bind(t, one, os.Getpid())
+	n.bind(t, two, os.Getpid())
+	shadow := n.throughShadow(t, one, two)
+	first, second := one, two
+	if two.ID < one.ID {
+		first, second = two, one
+	}
+	holdMemory(t, 600*mib, shadow...)
+	inFirst, err := n.node.Load().ledger.UsageOf(first)
+	must.NoError(t, err)
+	must.Greater(t, 600*mib, inFirst.UsedBytes, must.Sprint("programs use the claims in another order"))
+	for range 4 {
+		holdMemory(t, 600*mib, shadow...)
+	}
+	past := 2000 * mib
+	holdMemory(t, past)
+	n.look(t, 0)
+	said := n.look(t, uncountedSettles)
+	must.Greater(t, past, int(said[first.ID].Bytes+said[second.ID].Bytes))
+	var used uint64
+	for _, c := range []*claim.Claim{first, second} {
+		usage, err := n.node.Load().ledger.UsageOf(c)
+		must.NoError(t, err)
+		must.LessEq(t, c.LimitBytes, usage.UsedBytes+n.uncounted(t, c), must.Sprint(c.ID))
+		used += usage.UsedBytes
+	}
+	must.Greater(t, 3000*mib, int(used))
+	must.Greater(t, 0, int(said[first.ID].Bytes), must.Sprint("the first claim has something left"))
+	must.Greater(t, 0, int(said[second.ID].Bytes))
+
+	left := int(first.LimitBytes+second.LimitBytes-used) - past
+	must.False(t, canHold(t, left, shadow...))
 }
 
 // After a change of the option, it also applies to what was published before.
@@ -229,8 +274,8 @@ func testUncountedSimulated(t *testing.T) {
 	const mib = 1 << 20
 	n := newSimulatedNode(t)
 
-	reserved, dir := n.reserved(t, 0)
-	shadow := throughShadow(t, reserved.ID, dir)
+	reserved := n.reserved(t, 0)
+	shadow := n.throughShadow(t, reserved)
 	counting := holdMemory(t, 100*mib, shadow...)
 	n.bind(t, reserved, os.Getpid())
 	must.MapEmpty(t, n.look(t, 0))
@@ -265,8 +310,8 @@ func testUncountedDriver(t *testing.T) {
 	own := filepath.Join(t.TempDir(), "topology")
 	must.NoError(t, os.WriteFile(own, append([]byte("own_launch_mib = 200\n"), topology...), 0o600))
 
-	reserved, dir := n.reserved(t, 0)
-	program := append(throughShadow(t, reserved.ID, dir), "SIMGPU_TOPOLOGY="+own)
+	reserved := n.reserved(t, 0)
+	program := append(n.throughShadow(t, reserved), "SIMGPU_TOPOLOGY="+own)
 	n.bind(t, reserved, os.Getpid())
 	holdMemory(t, 100*mib, program...)
 	must.MapEmpty(t, n.look(t, 0))
@@ -294,12 +339,14 @@ func canHold(t *testing.T, bytes int, env ...string) bool {
 	return string(held) == "holding\n"
 }
 
-// throughShadow is the environment by which a program outside a container loads the shadow library with a claim.
-func throughShadow(t *testing.T, claimID, regionDir string) []string {
+// throughShadow is the environment by which a program outside a container loads the shadow library with claims.
+func (n *unmanagedNode) throughShadow(t *testing.T, claims ...*claim.Claim) []string {
 	t.Helper()
 	lib, regions := t.TempDir(), t.TempDir()
 	must.NoError(t, os.Mkdir(filepath.Join(lib, ".tranche"), 0o700))
-	must.NoError(t, os.Symlink(regionDir, filepath.Join(regions, claimID)))
+	for _, c := range claims {
+		must.NoError(t, os.Symlink(n.regions[c.ID], filepath.Join(regions, c.ID)))
+	}
 	for link, target := range map[string]string{
 		"libcuda.so.1": "../build/lib/libcuda.so.1", ".tranche/driver-libcuda.so": "../build/sim/lib/libcuda.so.1",
 	} {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 )
 
 // demo runs the demo as `make demo` does and returns what it prints.
@@ -30,6 +31,7 @@ func demo(t *testing.T, args ...string) (string, error) {
 
 // TestDemo runs `make demo`'s program: every promise is shown and held, and nothing is left behind.
 func TestDemo(t *testing.T) {
+	ownTemp(t)
 	before := traces(t)
 	out, err := demo(t)
 	t.Log("\n" + out)
@@ -59,6 +61,7 @@ func TestDemo(t *testing.T) {
 
 // TestDemoKept leaves the demo's node running, looks around as the demo says, and stops it.
 func TestDemoKept(t *testing.T) {
+	ownTemp(t)
 	before := traces(t)
 	out, err := demo(t, "-keep")
 	t.Cleanup(func() { _, _ = demo(t, "-stop") })
@@ -88,6 +91,23 @@ func TestDemoKept(t *testing.T) {
 	out, err = demo(t, "-stop")
 	must.NoError(t, err, must.Sprint(out))
 	must.Eq(t, before, traces(t))
+}
+
+// ownTemp mounts an empty directory on /tmp for the rest of the test: other programs of the machine make files there. What the
+// tests are run from stays visible.
+func ownTemp(t *testing.T) {
+	t.Helper()
+	root := filepath.Dir(build)
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must.NoError(t, err)
+	defer unix.Close(dir)
+	must.NoError(t, unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777"))
+	t.Cleanup(func() { must.NoError(t, unix.Unmount("/tmp", unix.MNT_DETACH)) })
+	if strings.HasPrefix(root, "/tmp/") {
+		must.NoError(t, os.MkdirAll(root, 0o755))
+		must.NoError(t, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", dir), root, "", unix.MS_BIND|unix.MS_REC, ""))
+		t.Cleanup(func() { must.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) })
+	}
 }
 
 // traces is what a node could leave behind on the machine: processes, mounts, network, cgroups and files.

@@ -9,7 +9,7 @@ import (
 
 // Model is what is known of a GPU's MIG without its driver, which lists profiles only while MIG is on.
 type Model struct {
-	// Profiles have names, places and maxima, but no memory.
+	// Profiles have names, places and maxima, and the most memory that an instance may have.
 	Profiles []Profile
 	// LargestBytes is the memory of the largest instance.
 	LargestBytes uint64
@@ -41,7 +41,7 @@ func ModelOf(product string, memoryBytes uint64) (Model, bool) {
 	return Model{}, false
 }
 
-// profilesOf returns the profiles of a model by its number of compute slices. The memory is part of their names only.
+// profilesOf returns the profiles of a model by its number of compute slices.
 func profilesOf(computeSlots, gibibytes int) []Profile {
 	if computeSlots == 4 {
 		one, two, four := known(gibibytes, 1, 1, 4, 0, 1, 2, 3), known(gibibytes, 2, 2, 4, 0, 2), known(gibibytes, 4, 4, 4, 0)
@@ -55,10 +55,10 @@ func profilesOf(computeSlots, gibibytes int) []Profile {
 }
 
 // known returns a profile by its compute slices and memory slots; the GPU has `of` memory slots. A GPU can have as many
-// instances of it as there are places.
+// instances of it as there are places. Its memory is that of the slots, of which the driver keeps some for itself.
 func known(gibibytes, compute, size, of int, starts ...int) Profile {
 	name := fmt.Sprintf("%dg.%.0fgb", compute, math.Round(float64(gibibytes*size)/float64(of)))
-	p := Profile{Name: name, Max: len(starts)}
+	p := Profile{Name: name, Bytes: uint64(gibibytes) << 30 * uint64(size) / uint64(of), Max: len(starts)}
 	for _, start := range starts {
 		p.Places = append(p.Places, Place{start, size})
 	}

@@ -49,10 +49,12 @@ type info struct {
 
 // Of returns the containers of claims, each of which must have one. To a command under `tranche run` belongs what descends from
 // it: it shares its cgroups with the rest of its session.
+//
+// The claims of a container are ordered by their IDs, as the shadow library uses them (intercept/region/claims.h).
 func Of(claims []*claim.Claim) *Containers {
 	self, _ := read(os.Getpid())
 	c := &Containers{self: self, executable: executable(os.Getpid())}
-	for _, owner := range claims {
+	for _, owner := range slices.SortedFunc(slices.Values(claims), func(x, y *claim.Claim) int { return strings.Compare(x.ID, y.ID) }) {
 		if init, ok := read(owner.Container.InitPID); ok {
 			if owner.Owner == claim.OwnerRun {
 				init.pidNamespace, init.cgroups = "", nil
@@ -75,18 +77,13 @@ func (c *Containers) Claims(pid int) []*claim.Claim {
 	return claims
 }
 
-// Owner returns to whom a process belongs, and the claims in whose container it is.
+// Owner returns to whom a process belongs, and the claims in whose container it is, in the order of their IDs.
 func (c *Containers) Owner(pid int) (Kind, []*claim.Claim) {
 	process, ok := read(pid)
 	if !ok {
 		return Ended, nil
 	}
-	var claims []*claim.Claim
-	for i := range c.inits {
-		if c.inside(&process, &c.inits[i]) {
-			claims = append(claims, c.claims[i])
-		}
-	}
+	claims := c.of(&process)
 	switch {
 	case len(claims) > 0:
 		return Claimed, claims
@@ -96,18 +93,30 @@ func (c *Containers) Owner(pid int) (Kind, []*claim.Claim) {
 	return Unmanaged, nil
 }
 
-// inside reports whether a process is in the container of an init process: by its PID namespace or its cgroups, which
-// processes that are added to the container later have as well, or because it descends from it. A namespace or cgroup that
-// the plugin itself is in does not count.
-func (c *Containers) inside(process, init *info) bool {
-	if process.pidNamespace != "" && process.pidNamespace == init.pidNamespace && init.pidNamespace != c.self.pidNamespace {
-		return true
+// of returns the claims in whose container a process is. Its cgroups decide: a PID namespace may belong to several containers.
+// A process that has left the container's cgroups is in it if it descends from its init process, or else by its PID namespace.
+func (c *Containers) of(process *info) []*claim.Claim {
+	for _, inside := range []func(process, init *info) bool{c.sharesCgroups, (*info).descendsFrom, c.sharesPIDNamespace} {
+		var claims []*claim.Claim
+		for i := range c.inits {
+			if inside(process, &c.inits[i]) {
+				claims = append(claims, c.claims[i])
+			}
+		}
+		if len(claims) > 0 {
+			return claims
+		}
 	}
-	return c.sharesCgroups(process, init) || process.descendsFrom(init.pid)
+	return nil
 }
 
-// descendsFrom reports whether a process is another one or descends from it.
-func (p *info) descendsFrom(pid int) bool {
+// sharesPIDNamespace reports whether a process is in the PID namespace of an init process, and the plugin is not.
+func (c *Containers) sharesPIDNamespace(process, init *info) bool {
+	return process.pidNamespace != "" && process.pidNamespace == init.pidNamespace && init.pidNamespace != c.self.pidNamespace
+}
+
+// descendsFrom reports whether a process is an init process or descends from it.
+func (p *info) descendsFrom(init *info) bool {
 	if p.lineage == nil {
 		p.lineage = []int{p.pid}
 		var err error
@@ -115,11 +124,12 @@ func (p *info) descendsFrom(pid int) bool {
 			p.lineage = append(p.lineage, parent)
 		}
 	}
-	return slices.Contains(p.lineage, pid)
+	return slices.Contains(p.lineage, init.pid)
 }
 
-// sharesCgroups reports whether a process is in the cgroups of an init process in all hierarchies. With cgroup v1, a runtime
-// may leave the containers in one cgroup that they have in common, in a hierarchy that it does not know.
+// sharesCgroups reports whether a process is in the cgroups of an init process in all hierarchies, but for those that the plugin
+// is in. With cgroup v1, a runtime may leave the containers in one cgroup that they have in common, in a hierarchy that it does
+// not know.
 func (c *Containers) sharesCgroups(process, init *info) bool {
 	shares := false
 	for hierarchy, group := range init.cgroups {

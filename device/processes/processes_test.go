@@ -12,9 +12,9 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 )
 
-// What shares a container's PID namespace or cgroup, or descends from its init process, is in it.
+// What is in a container's cgroup is in the container; what is in none, if it descends from its init process or shares its PID
+// namespace.
 func TestContainers_Inside(t *testing.T) {
-	m := &Containers{self: info{pid: 10, pidNamespace: "host", cgroups: map[int]string{0: "/nomad", 1: "/"}}}
 	init := info{pid: 20, pidNamespace: "box", cgroups: map[int]string{0: "/task", 1: "/"}}
 	for name, tc := range map[string]struct {
 		process info
@@ -34,7 +34,31 @@ func TestContainers_Inside(t *testing.T) {
 		"the init process": {info{pid: 20}, info{pid: 20}, true},
 		"nothing known":    {info{pid: 30}, info{pid: 20}, false},
 	} {
-		t.Run(name, func(t *testing.T) { must.Eq(t, tc.want, m.inside(&tc.process, &tc.init)) })
+		t.Run(name, func(t *testing.T) {
+			m := &Containers{self: info{pid: 10, pidNamespace: "host", cgroups: map[int]string{0: "/nomad", 1: "/"}},
+				inits: []info{tc.init}, claims: []*claim.Claim{{ID: "one"}}}
+			must.Eq(t, tc.want, len(m.of(&tc.process)) == 1)
+		})
+	}
+}
+
+// Of containers that share a PID namespace, the process's own cgroup decides.
+func TestContainers_SharedPIDNamespace(t *testing.T) {
+	first, second := &claim.Claim{ID: "a"}, &claim.Claim{ID: "b"}
+	m := &Containers{inits: []info{
+		{pid: 20, pidNamespace: "box", cgroups: map[int]string{0: "/first"}},
+		{pid: 30, pidNamespace: "box", cgroups: map[int]string{0: "/second"}},
+	}, claims: []*claim.Claim{first, second}}
+	for name, tc := range map[string]struct {
+		process info
+		want    []*claim.Claim
+	}{
+		"in the first's cgroup":   {info{pid: 40, pidNamespace: "box", cgroups: map[int]string{0: "/first"}}, []*claim.Claim{first}},
+		"in the second's cgroup":  {info{pid: 40, pidNamespace: "box", cgroups: map[int]string{0: "/second"}}, []*claim.Claim{second}},
+		"moved, a descendant":     {info{pid: 40, pidNamespace: "box", lineage: []int{40, 30}, cgroups: map[int]string{0: "/"}}, []*claim.Claim{second}},
+		"moved, no one's process": {info{pid: 40, pidNamespace: "box", cgroups: map[int]string{0: "/"}}, []*claim.Claim{first, second}},
+	} {
+		t.Run(name, func(t *testing.T) { must.Eq(t, tc.want, m.of(&tc.process)) })
 	}
 }
 

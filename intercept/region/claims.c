@@ -26,8 +26,6 @@ static bool is_claim_id(const char *name) {
 
 static bool open_one(struct claims *claims, const char *directory, const char *id, bool join,
                      char why[static REGION_WHY]) {
-    if (claims->count == CLAIMS_MAX)
-        return region_fail(why, "%s holds more than %d claims", directory, CLAIMS_MAX);
     struct region *region = &claims->regions[claims->count];
     if (!region_open(region, directory, id, why) || !(join ? region_join(region, why) : region_look(region, why)))
         return false;
@@ -46,20 +44,38 @@ struct directory_entry {
     char name[];
 };
 
+/* Adds the claim IDs among a directory's entries to sorted ones; false if there are too many. */
+static bool add_ids(char ids[static CLAIMS_MAX][REGION_CLAIM_ID_LENGTH + 1], unsigned *count, const char *entries,
+                    long size) {
+    for (long at = 0; at < size;) {
+        const struct directory_entry *entry = (const void *)(entries + at);
+        at += entry->length;
+        if (!is_claim_id(entry->name))
+            continue;
+        if (*count == CLAIMS_MAX)
+            return false;
+        unsigned place = (*count)++;
+        for (; place > 0 && strcmp(ids[place - 1], entry->name) > 0; place--)
+            memcpy(ids[place], ids[place - 1], sizeof ids[place]);
+        memcpy(ids[place], entry->name, sizeof ids[place]);
+    }
+    return true;
+}
+
 static bool open_all(struct claims *claims, const char *directory, int fd, bool join, char why[static REGION_WHY]) {
     _Alignas(struct directory_entry) char buffer[4096];
+    char ids[CLAIMS_MAX][REGION_CLAIM_ID_LENGTH + 1];
+    unsigned count = 0;
     long size;
-    while ((size = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0) {
-        for (long at = 0; at < size;) {
-            const struct directory_entry *entry = (const void *)(buffer + at);
-            if (is_claim_id(entry->name) && !open_one(claims, directory, entry->name, join, why))
-                return false;
-            at += entry->length;
-        }
-    }
+    while ((size = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0)
+        if (!add_ids(ids, &count, buffer, size))
+            return region_fail(why, "%s holds more than %d claims", directory, CLAIMS_MAX);
     if (size < 0)
         return region_fail(why, "cannot list %s: errno %d", directory, errno);
-    return claims->count > 0 || region_fail(why, "%s holds no claim", directory);
+    for (unsigned i = 0; i < count; i++)
+        if (!open_one(claims, directory, ids[i], join, why))
+            return false;
+    return count > 0 || region_fail(why, "%s holds no claim", directory);
 }
 
 static bool open_in(struct claims *claims, const char *directory, bool join, char why[static REGION_WHY]) {

@@ -6,8 +6,8 @@
 
 #define CLAIMS_MAX 64
 
-/* All zero is none. A GPU is identified by the index of its first region. If several claims are for one GPU, their
- * limits add up, but each allocation must fit into one of them. */
+/* All zero is none. The claims are in the order of their IDs. A GPU is identified by the index of its first region. If
+ * several claims are for one GPU, their limits add up, but each allocation must fit into one of them: the first with room. */
 struct claims {
     unsigned count;
     uint16_t gpu[CLAIMS_MAX];

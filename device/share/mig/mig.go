@@ -68,7 +68,7 @@ func checkInstances(p *share.Policy, model mig.Model) error {
 	}
 	for _, profile := range wanted {
 		if in := p.Instances; in != nil && profile.Bytes > 0 && profile.Bytes < in.SliceBytes { // 0 is unknown
-			return fmt.Errorf("slice_memory is %s, but an instance %s has only %s: set it to less", size.Format(in.SliceBytes),
+			return fmt.Errorf("slice_memory is %s, but an instance %s has at most %s: set it to less", size.Format(in.SliceBytes),
 				profile.Name, size.Format(profile.Bytes))
 		}
 	}

@@ -37,6 +37,8 @@ type OnDemand struct {
 	// locks hold a token each while the instances of their GPU are changed.
 	locks      map[string]chan struct{}
 	capacities map[string]*capacity
+	// dormant are the dormant claims that were seen last, by GPU and ID.
+	dormant map[string]map[string]sighting
 }
 
 // lock waits until nothing else changes a GPU's instances, and returns a function that unlocks it.

@@ -57,12 +57,13 @@ func (m *OnDemand) collectGarbage(ctx context.Context, g *share.GPU) error {
 		m.Wake()
 		return nil
 	}
+	expired := m.expired(g, s.idle)
 	var errs []error
 	for _, c := range s.dormant {
 		errs = append(errs, m.dropWithoutInstance(ctx, s, c))
 	}
 	for _, instance := range s.idle {
-		if instance.claim != nil && !m.expired(instance.claim) {
+		if instance.claim != nil && !expired[instance.claim.ID] {
 			continue
 		}
 		if err := m.destroy(ctx, g, instance); err != nil {
@@ -74,13 +75,32 @@ func (m *OnDemand) collectGarbage(ctx context.Context, g *share.GPU) error {
 	return errors.Join(errs...)
 }
 
-// expired reports whether the container of a dormant claim did not come back in time.
-func (m *OnDemand) expired(c *claim.Claim) bool {
-	since := m.Ledger.Refreshed(c)
-	if c.Released.IsZero() {
-		since = since.Add(claim.StartTimeout)
+// sighting is a claim that was seen dormant: since when, by this process's clock, and when it was last refreshed.
+type sighting struct{ since, refreshed time.Time }
+
+// expired returns the dormant claims among those of idle instances whose container did not come back in time. That counts from
+// when they were first seen dormant: times in the ledger are those of the machine's clock, which may be set.
+func (m *OnDemand) expired(g *share.GPU, idle []idleInstance) map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	expired, seen := make(map[string]bool), make(map[string]sighting)
+	now := m.Ledger.Clock.Now()
+	for _, i := range idle {
+		if i.claim == nil {
+			continue
+		}
+		is := sighting{since: now, refreshed: m.Ledger.Refreshed(i.claim)}
+		if was, ok := m.dormant[g.UUID][i.claim.ID]; ok && was.refreshed.Equal(is.refreshed) {
+			is.since = was.since
+		}
+		seen[i.claim.ID] = is
+		expired[i.claim.ID] = now.Sub(is.since) > RestartTimeout
 	}
-	return m.Ledger.Clock.Now().Sub(since) > RestartTimeout
+	if m.dormant == nil {
+		m.dormant = make(map[string]map[string]sighting)
+	}
+	m.dormant[g.UUID] = seen
+	return expired
 }
 
 // dropWithoutInstance removes a dormant claim from the ledger if it has no instance.

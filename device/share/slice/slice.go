@@ -40,8 +40,12 @@ func Problem(g *share.GPU) string {
 	if g.SliceCount > 0 {
 		return ""
 	}
-	return fmt.Sprintf("slice_memory is %s, but the GPU has only %s for processes: set it to less",
-		size.Format(g.SliceBytes), size.Format(g.UsableBytes()))
+	what := "GPU"
+	if g.Origin != nil {
+		what = "MIG instance " + g.Origin.Profile
+	}
+	return fmt.Sprintf("slice_memory is %s, but the %s has only %s for processes: set it to less",
+		size.Format(g.SliceBytes), what, size.Format(g.UsableBytes()))
 }
 
 // Groups implements share.Mode.
