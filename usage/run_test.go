@@ -151,6 +151,19 @@ func TestPrune(t *testing.T) {
 	must.Eq(t, held.ID, n.lines(t)[0].ClaimID)
 }
 
+// A clock that is set forward makes no row old, and one that is set back does not make it older.
+func TestKeptSince(t *testing.T) {
+	began := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	const keep = 24 * time.Hour
+	for _, c := range []struct{ now, want time.Time }{
+		{began.Add(2 * time.Hour), began.Add(-22 * time.Hour)},
+		{began.AddDate(1, 0, 0), began.Add(-22 * time.Hour)},
+		{began.AddDate(-1, 0, 0), began.AddDate(-1, 0, 0).Add(-keep)},
+	} {
+		must.Eq(t, c.want, keptSince(c.now, began, 2*time.Hour, keep))
+	}
+}
+
 // A newer program's database is not written to.
 func TestOpen_NewerDatabase(t *testing.T) {
 	n := newNode(t)
