@@ -46,6 +46,9 @@ type Collector struct {
 type Totals struct {
 	Seen   time.Time
 	Claims map[string]Total
+	// UnusedGiBHours is the memory that a claim reserved and did not use times the hours, in the last day, as far as it was observed.
+	// Claims that were not observed are missing.
+	UnusedGiBHours map[string]float64
 }
 
 // NewCollector returns a collector.
@@ -117,7 +120,7 @@ func (c *Collector) collect(ctx context.Context) {
 	}
 	if err == nil {
 		var totals *Totals
-		if totals, err = c.Store.totals(ctx); err == nil {
+		if totals, err = c.Store.Totals(ctx); err == nil {
 			c.totals.Store(totals)
 		}
 	}

@@ -86,6 +86,31 @@ func TestRun(t *testing.T) {
 	must.InDelta(t, float64(lasted), total.GiBMillis, 0.001)
 }
 
+// What a claim reserves and does not use is known of the last day, as far as it was observed.
+func TestTotals_Unused(t *testing.T) {
+	n := newNode(t)
+	held, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 4))
+	must.NoError(t, err)
+	samples := NewSamples(time.Hour)
+	began := time.Now()
+	samples.Add(held, began, 0, 0)
+	eventually(t, "some time has passed", func() bool { return time.Since(began) > 50*time.Millisecond })
+	ended := time.Now()
+	samples.Add(held, ended, 3*gib, 3*gib)
+	_, err = n.store.Collect(t.Context(), n.ledger, testGPUs, samples)
+	must.NoError(t, err)
+	totals, err := n.store.Totals(t.Context())
+	must.NoError(t, err)
+	seconds := float64(ended.UnixMilli()-began.UnixMilli()) / 1000
+	must.InDelta(t, seconds, 3600*totals.UnusedGiBHours[held.ID], 0.005, must.Sprint("one of four is unused"))
+
+	_, err = n.store.db.ExecContext(t.Context(), "UPDATE hour SET hour = hour - 26")
+	must.NoError(t, err)
+	totals, err = n.store.Totals(t.Context())
+	must.NoError(t, err)
+	must.MapEmpty(t, totals.UnusedGiBHours)
+}
+
 // While the journal cannot be written, claims are accounted from the ledger, and the gap is named.
 func TestRun_JournalThatCannotBeWritten(t *testing.T) {
 	needs.Root(t, "to mount a file for reading only")

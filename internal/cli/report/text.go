@@ -178,7 +178,11 @@ func (c *Claim) describeUsage() (used, peak, refused, processes string) {
 		return used, mebibytes(u.PeakBytes), strconv.FormatUint(u.Refused, 10), strconv.Itoa(len(u.Processes))
 	}
 	if c.UsageError == "" {
-		return "-", "-", "-", "-"
+		peak = "-"
+		if w := c.Workload; w != nil && w.PeakBytes > 0 {
+			peak = mebibytes(w.PeakBytes) // of the last container
+		}
+		return "-", peak, "-", "-"
 	}
 	return "?", "?", "?", "?"
 }
