@@ -308,7 +308,7 @@ func TestMap_WhoWastes(t *testing.T) {
 	request := site(t, agenttest.Snapshot())
 	for _, path := range []string{"/", "/gpu/" + agenttest.UUID(0)} {
 		_, body := request(path)
-		table := body[strings.Index(body, "<h2>Claims</h2>"):]
+		_, table, _ := strings.Cut(body, "<h2>Claims</h2>")
 		wastes, uses, dormant := strings.Index(table, "/claim/bbbbbbbb"), strings.Index(table, "/claim/aaaaaaaa"), strings.Index(table, "/claim/dddddddd")
 		must.Between(t, 1, wastes, uses)
 		must.Between(t, uses, strings.Index(table, "<details><summary>1 dormant"), dormant)
