@@ -102,6 +102,19 @@ func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
 	})
 }
 
+// notePeak records the most memory that a claim's container has counted, which goes with its region otherwise.
+func (l *Ledger) notePeak(r *record) {
+	usage, err := region.Read(l.regionPath(r.ID))
+	if err != nil || usage.PeakBytes == 0 {
+		return
+	}
+	w, _ := l.Workload(r.ID)
+	w.PeakBytes = usage.PeakBytes
+	if err := l.noteWorkload(r.ID, w); err != nil {
+		l.logger.Warn("the peak of a released claim could not be recorded", "claim", r.ID, "error", err)
+	}
+}
+
 // release makes a claim dormant, and removes its region: the next container gets a new one, whatever this container's
 // processes wrote into theirs. A claim that no container comes back for is removed. The claim may have had no container.
 func (l *Ledger) release(snap *snapshot, r *record) error {
@@ -118,6 +131,7 @@ func (l *Ledger) release(snap *snapshot, r *record) error {
 	if err := l.Refresh(r.ID, released.Released); err != nil { // see awaited
 		return err
 	}
+	l.notePeak(r)
 	if inUse, err := region.InUse(l.regionPath(r.ID)); err != nil || !inUse {
 		l.removeRegion(r.ID)
 	} else if err := region.SetSpill(l.regionPath(r.ID), 0); err != nil {

@@ -116,9 +116,11 @@ func (l *Ledger) freeSince(c *Claim) int64 {
 // Cut is the ledger at one moment, and the place of that moment in the journal: all events before End happened before it, and
 // all others after it.
 type Cut struct {
-	At     time.Time
-	Boot   string
-	Claims []*Claim
+	At   time.Time
+	Boot string
+	// SinceBoot is how long ago that boot was.
+	SinceBoot time.Duration
+	Claims    []*Claim
 	// FreeSince is since when claims whose container did not come yield to others, in milliseconds since 1970, by claim ID.
 	FreeSince map[string]int64
 	// Unreadable are the IDs of claims whose records cannot be read.
@@ -150,7 +152,11 @@ func (l *Ledger) Cut(ctx context.Context) (Cut, error) {
 		c.Missing = l.journal.Gap()
 		c.End, err = l.journal.End()
 		c.At = l.now()
-		return explain(l.journal.Dir(), err)
+		if err != nil {
+			return explain(l.journal.Dir(), err)
+		}
+		c.SinceBoot, err = proc.SinceBoot()
+		return err
 	})
 	return c, accessError(err)
 }

@@ -13,7 +13,7 @@ import (
 var zeroTime time.Time
 
 // Sweep releases the claims whose container is gone, removes those that no container will bind again, which for Nomad's claims
-// is after DormantFor, and removes regions that have no claim or are no longer used. It returns the claims that it released.
+// is when their allocation is gone or after DormantFor, and removes regions that have no claim or are no longer used. It returns the claims that it released.
 func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
 	err = l.read(ctx, func(snap *snapshot) error {
 		var claimsErr error
@@ -42,11 +42,20 @@ func (l *Ledger) sweepClaims(snap *snapshot) (released []*Claim, err error) {
 		case l.now().Sub(r.dormantSince()) > DormantFor:
 			l.logger.Info("claim expired", "claim", r.ID, "dormant_since", r.dormantSince(), "workload", l.workloadText(r.ID))
 			errs = append(errs, l.remove(snap, r))
+		case l.allocationGone(r):
+			l.logger.Info("removing a claim whose allocation is gone", "claim", r.ID, "workload", l.workloadText(r.ID))
+			errs = append(errs, l.remove(snap, r))
 		case !r.Released.IsZero():
 			l.sweepReleased(r)
 		}
 	}
 	return released, errors.Join(errs...)
+}
+
+// allocationGone reports whether a dormant claim's allocation is known to be gone, so that its task is never restarted in place.
+func (l *Ledger) allocationGone(r *record) bool {
+	w, _ := l.Workload(r.ID)
+	return w.gone() && l.state(r) == StateDormant
 }
 
 // sweepReleased removes the region of a claim without a container that processes of the container still used when the

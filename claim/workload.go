@@ -33,10 +33,35 @@ type Workload struct {
 	// Verified reports that Nomad said the names above; otherwise the container's environment did, which its image or its job
 	// can set to anything. No one verifies ContainerName.
 	Verified bool `json:"verified"`
+
+	// AllocDir is the allocation's directory, with which Nomad's claim on the slices goes; empty if it is not known.
+	AllocDir string `json:"-"`
+	// PeakBytes is the most memory that the claim's last container had counted when it ended; 0 if that is not known.
+	PeakBytes uint64 `json:"-"`
 }
 
-// IsZero reports whether nothing is known.
-func (w Workload) IsZero() bool { return w == Workload{Verified: w.Verified} }
+// IsZero reports whether no name is known.
+func (w Workload) IsZero() bool {
+	return w == Workload{Verified: w.Verified, AllocDir: w.AllocDir, PeakBytes: w.PeakBytes}
+}
+
+// In returns the workload of an allocation that has a directory: as long as that is there, Nomad may restart the task in place.
+func (w Workload) In(allocDir string) Workload {
+	if filepath.IsAbs(allocDir) && w.Allocation != "" && filepath.Base(allocDir) == w.Allocation {
+		w.AllocDir = filepath.Clean(allocDir)
+	}
+	return w
+}
+
+// gone reports whether the workload's allocation is known to be gone: its directory is, and the one that it was in is not.
+func (w Workload) gone() bool {
+	if w.AllocDir == "" {
+		return false
+	}
+	_, err := os.Lstat(w.AllocDir)
+	_, in := os.Lstat(filepath.Dir(w.AllocDir))
+	return errors.Is(err, os.ErrNotExist) && in == nil
+}
 
 // OfNomad reports whether it is a task of Nomad's.
 func (w Workload) OfNomad() bool { return w.Job != "" || w.Allocation != "" || w.Task != "" }
@@ -85,11 +110,14 @@ func (w Workload) bounded() Workload {
 
 // after returns what is known after w when before was: names of Nomad's are not replaced by unverified ones.
 func (w Workload) after(before Workload) Workload {
-	name := cmp.Or(w.ContainerName, before.ContainerName)
+	name, peak := cmp.Or(w.ContainerName, before.ContainerName), cmp.Or(w.PeakBytes, before.PeakBytes)
 	if before.Verified && !w.Verified {
 		w = before
 	}
-	w.ContainerName = name
+	if w.Allocation == before.Allocation {
+		w.AllocDir = cmp.Or(w.AllocDir, before.AllocDir)
+	}
+	w.ContainerName, w.PeakBytes = name, peak
 	return w
 }
 
@@ -102,6 +130,8 @@ const workloadFormat = 1
 type workloadFile struct {
 	Format int `json:"tranche_workload"`
 	Workload
+	AllocDir  string `json:"alloc_dir,omitempty"`
+	PeakBytes uint64 `json:"peak_bytes,omitempty"`
 }
 
 // NoteWorkload records what a claim is for. Unverified names do not replace verified ones. If the claim is gone, the error is
@@ -120,10 +150,10 @@ func (l *Ledger) NoteWorkload(ctx context.Context, id string, w Workload) error 
 func (l *Ledger) noteWorkload(id string, w Workload) error {
 	before, _ := l.Workload(id)
 	w = w.bounded().after(before)
-	if w == before || w.IsZero() {
+	if w == before || w.IsZero() && w.PeakBytes == 0 {
 		return nil
 	}
-	text, err := json.Marshal(workloadFile{workloadFormat, w})
+	text, err := json.Marshal(workloadFile{workloadFormat, w, w.AllocDir, w.PeakBytes})
 	if err != nil {
 		return err
 	}
@@ -148,7 +178,9 @@ func (l *Ledger) Workload(id string) (Workload, bool) {
 	if err != nil || json.Unmarshal(text, &f) != nil || f.Format != workloadFormat {
 		return Workload{}, false // names are for people only: a damaged file is like none
 	}
-	return f.bounded(), true
+	w := f.bounded()
+	w.AllocDir, w.PeakBytes = f.AllocDir, f.PeakBytes
+	return w, true
 }
 
 // workloadCache is the last result of Workloads, and the stamp of the directory at that time.

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,69 @@ func TestWorkloads_FollowsChanges(t *testing.T) {
 	must.NoError(t, l.NoteWorkload(t.Context(), c.ID, renamed))
 	must.NoError(t, os.Chtimes(l.workloads, later(), later())) // by another inode time, whatever the file system's steps
 	must.Eq(t, map[string]Workload{c.ID: renamed}, l.Workloads())
+}
+
+// A dormant claim goes with its allocation, and is there as long as Nomad may restart the task in place.
+func TestSweep_AllocationGone(t *testing.T) {
+	l := newLedger(t)
+	allocs := filepath.Join(t.TempDir(), "alloc")
+	claims := map[string]*Claim{}
+	for i, name := range []string{"kept", "gone", "starting", "running", "unknown"} {
+		c, _ := reserve(t, l, 2*i, 2*i)
+		claims[name] = c
+		dir := filepath.Join(allocs, name)
+		must.NoError(t, os.MkdirAll(dir, 0o700))
+		w := Workload{Job: "web", Allocation: name, Verified: true}
+		if name != "unknown" {
+			w = w.In(dir)
+		}
+		must.NoError(t, l.NoteWorkload(t.Context(), c.ID, w))
+		if name == "starting" {
+			continue
+		}
+		init := startProcess(t)
+		must.NoError(t, l.Bind(t.Context(), c.ID, container("c", init)))
+		if name != "running" {
+			endProcess(init)
+			must.NoError(t, l.Release(t.Context(), c.ID, "c"))
+		}
+		if name != "kept" {
+			must.NoError(t, os.Remove(dir))
+		}
+	}
+	must.NoError(t, os.Remove(filepath.Join(allocs, "starting")))
+	left := func() (names []string) {
+		_, err := l.Sweep(t.Context())
+		must.NoError(t, err)
+		for _, c := range list(t, l) {
+			w, _ := l.Workload(c.ID)
+			names = append(names, w.Allocation)
+		}
+		return names
+	}
+	must.Eq(t, []string{"kept", "starting", "running", "unknown"}, left())
+	must.NoError(t, os.RemoveAll(allocs))
+	must.Eq(t, []string{"kept", "starting", "running", "unknown"}, left(), must.Sprint("a file system that is not mounted says nothing"))
+	must.Eq(t, Workload{Allocation: "a"}, Workload{Allocation: "a"}.In("/allocs/b"))
+}
+
+// What a container needed at most is known after it has ended, and when the names are noted again.
+func TestRelease_KeepsPeak(t *testing.T) {
+	l := newLedger(t)
+	c, _ := reserve(t, l, 0, 1)
+	dir, err := l.PrepareRegion(t.Context(), c.ID, "c1", 0)
+	must.NoError(t, err)
+	init := startProcess(t)
+	must.NoError(t, l.Bind(t.Context(), c.ID, container("c1", init)))
+	scribble(t, dir)
+	endProcess(init)
+	must.NoError(t, l.Release(t.Context(), c.ID, "c1"))
+	must.DirNotExists(t, dir)
+	for _, w := range []Workload{{}, testWorkload} {
+		must.NoError(t, l.NoteWorkload(t.Context(), c.ID, w))
+		noted, _ := l.Workload(c.ID)
+		must.Eq(t, 77<<16, noted.PeakBytes)
+	}
 }
 
 func TestSweep_RemovesWorkloadsOfClaimsThatAnOlderProgramRemoved(t *testing.T) {

@@ -58,11 +58,13 @@ type account struct {
 	claimKey
 	known bool // in the database
 	owner string
-	// until is up to when the claim's time is accounted. It never goes back, so that no second is counted twice.
+	// until is up to when the claim's time is accounted. It goes back only to a cut, where the machine's clock was set back.
 	until int64
 	// boot is the boot in which until lies. down is when that boot was last seen if another has begun since, otherwise 0.
 	boot string
 	down int64
+	// billed is the time that this collection has billed in the present boot.
+	billed int64
 	// reserved reports whether the claim was last known to be reserved.
 	reserved bool
 	// ended reports that the claim is gone, final that nothing that is said of it later counts.
@@ -131,6 +133,8 @@ type books struct {
 	// begun is when accounting began on this node, seen the last time that is accounted, boot the boot in which it lies.
 	begun, seen int64
 	boot        string
+	// bounds is the present boot; zero is not known, so that nothing is bounded.
+	bounds bounds
 
 	accounts map[claimKey]*account
 	hours    map[hourKey]hourSum
@@ -214,7 +218,11 @@ func (b *books) cut(c claim.Cut) error {
 		if !a.ended && !there[k] && !c.Unreadable[k.id] {
 			b.vanish(a, at)
 		}
+		if a.boot == c.Boot {
+			a.until = min(a.until, at) // the machine's clock may have been set back
+		}
 	}
+	b.seen = at
 	return nil
 }
 
@@ -264,11 +272,31 @@ func (b *books) settle(a *account, was journal.State, terms journal.Terms, at, f
 		to = min(to, a.down)
 	case a.boot != "" && a.boot != boot:
 		to = a.until // of a claim that was taken to be gone in an earlier boot
+	case was == journal.Reserved && boot == b.bounds.boot:
+		to = min(to, a.until+b.bounds.most(a)-a.billed)
+		a.billed += max(0, to-a.until)
 	}
 	if was == journal.Reserved || was == journal.Stale && a.down > 0 {
 		b.bill(a, terms, a.until, to)
 	}
 	a.until, a.boot, a.down = max(a.until, at), boot, 0
+}
+
+// bounds is how much time a collection may bill in the present boot, by a clock that nobody sets: the machine's may be set.
+type bounds struct {
+	boot string
+	// collected is when the last collection was, by the machine's clock.
+	collected int64
+	// sinceCollected is how long ago that was, and sinceBoot how long ago the machine booted, in milliseconds.
+	sinceCollected, sinceBoot int64
+}
+
+// most returns how long a claim can have been reserved in this boot since it was last accounted.
+func (b *bounds) most(a *account) int64 {
+	if a.until < b.collected { // the last collection did not account it
+		return b.sinceBoot
+	}
+	return b.sinceCollected
 }
 
 // bill adds a time to the rows of its hours.

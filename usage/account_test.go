@@ -113,6 +113,40 @@ func TestBooks_Events(t *testing.T) {
 	}
 }
 
+// A machine's clock that is set, for a while or for good, changes no sum.
+func TestBooks_ClockSet(t *testing.T) {
+	const year, minute = int64(365 * 24 * time.Hour / time.Millisecond), int64(time.Minute / time.Millisecond)
+	for name, steps := range map[string][]int64{
+		"forward and back": {0, year, year, 0, 0}, "forward": {0, year, year, year, year}, "back": {0, -year, -year, -year, -year},
+		"back and forward": {0, -minute * 10, -minute * 10, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBooks()
+			must.NoError(t, b.event(at(0, journal.Open, journal.Absent)))
+			held, later := ledgerClaim(0), ledgerClaim(0)
+			later.ID = "later"
+			for i, step := range steps {
+				since := int64(i+1) * minute
+				b.bounds = bounds{boot: "b1", collected: b.seen, sinceCollected: minute, sinceBoot: year + since}
+				b.before = b.seen
+				for _, a := range b.accounts {
+					a.billed = 0
+				}
+				claims := []*claim.Claim{held}
+				if i == 2 { // made while the clock is wrong
+					later.Created = time.UnixMilli(t0 + since - minute + step)
+				}
+				if i >= 2 {
+					claims = append(claims, later)
+				}
+				must.NoError(t, b.cut(cutAt(since+step, claims...)))
+			}
+			must.Between(t, 4*minute, b.reservedMillis("a"), 5*minute, must.Sprint("a collection may miss what was before a step back"))
+			must.Between(t, 2*minute, b.reservedMillis("later"), 3*minute)
+		})
+	}
+}
+
 // The sums do not depend on when cuts were made in between.
 func TestBooks_Cuts(t *testing.T) {
 	held := ledgerClaim(0)

@@ -25,6 +25,7 @@ func (s *Store) Collect(ctx context.Context, ledger *claim.Ledger, gpus map[stri
 		return nil, fmt.Errorf("account the usage of claims in %s: %w", s.name, s.explain(err))
 	}
 	s.collected.Store(true)
+	s.sinceBoot.Store(int64(cut.SinceBoot))
 	now := journal.Milliseconds(cut.At)
 	samples.forget(now, now)
 	// What follows may be missing if this process is killed here. The next collection does it then.
@@ -59,6 +60,8 @@ func (s *Store) collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, g
 	if s.collected.Load() && b.boot != cut.Boot {
 		return cut, nil, errNotAlone
 	}
+	b.bounds = bounds{boot: cut.Boot, collected: b.seen, sinceCollected: (cut.SinceBoot - time.Duration(s.sinceBoot.Load())).Milliseconds() + 1,
+		sinceBoot: cut.SinceBoot.Milliseconds() + 1}
 	if err := b.read(ledger.Journal(), from, cut); err != nil {
 		return cut, nil, err
 	}

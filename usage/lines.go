@@ -173,8 +173,8 @@ func (s *Store) Accounted(ctx context.Context) (begun, seen time.Time, err error
 	return time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC(), nil
 }
 
-// totals returns the totals of the claims in the ledger.
-func (s *Store) totals(ctx context.Context) (*Totals, error) {
+// Totals returns the totals of the claims in the ledger.
+func (s *Store) Totals(ctx context.Context) (*Totals, error) {
 	_, seen, err := s.Accounted(ctx)
 	if err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func (s *Store) totals(ctx context.Context) (*Totals, error) {
 		return nil, s.unreadable(err)
 	}
 	defer rows.Close()
-	totals := &Totals{Seen: seen, Claims: map[string]Total{}}
+	totals := &Totals{Seen: seen, Claims: map[string]Total{}, UnusedGiBHours: map[string]float64{}}
 	for rows.Next() {
 		var id string
 		var t Total
@@ -197,7 +197,31 @@ func (s *Store) totals(ctx context.Context) (*Totals, error) {
 		}
 		totals.Claims[id] = t
 	}
-	return totals, s.unreadable(rows.Err())
+	if err := rows.Err(); err != nil {
+		return nil, s.unreadable(err)
+	}
+	return totals, s.unreadable(s.addUnused(ctx, number, totals))
+}
+
+// addUnused adds what the claims in the ledger did not use in the last day.
+func (s *Store) addUnused(ctx context.Context, node int64, totals *Totals) error {
+	rows, err := s.db.QueryContext(ctx, `
+SELECT c.id, SUM(h.observed_ms * (h.bytes / 1073741824.0) - h.used_gib_ms)
+  FROM hour h JOIN claim c ON c.node = h.node AND c.id = h.claim AND c.created = h.created
+ WHERE h.node = $1 AND h.hour >= $2 AND h.observed_ms > 0 AND NOT c.ended GROUP BY c.id`, node, totals.Seen.UnixMilli()/hourMillis-24)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		var gibMillis float64
+		if err := rows.Scan(&id, &gibMillis); err != nil {
+			return err
+		}
+		totals.UnusedGiBHours[id] = max(0, gibMillis/float64(hourMillis))
+	}
+	return rows.Err()
 }
 
 func (s *Store) unreadable(err error) error {

@@ -51,7 +51,7 @@ INSERT INTO gap VALUES (1500, 1600, 'the reason');`)
 	begun, seen, err := n.store.Accounted(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, []int64{1000, 2000}, []int64{begun.UnixMilli(), seen.UnixMilli()})
-	totals, err := n.store.totals(t.Context())
+	totals, err := n.store.Totals(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, map[string]Total{"aaaaaaaa": {1500, 2.5, 3.5}}, totals.Claims)
 	var segment, position, version int

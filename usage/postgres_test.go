@@ -207,7 +207,7 @@ func TestPostgres_Nodes(t *testing.T) {
 		must.Eq(t, "gpu-1", l.Node)
 		return nil
 	}))
-	totals, err := nodes[2].store.totals(t.Context())
+	totals, err := nodes[2].store.Totals(t.Context())
 	must.NoError(t, err)
 	must.MapNotContainsKey(t, totals.Claims, nodes[0].lines(t)[0].ClaimID)
 	nodes[0].endAll(t)

@@ -37,6 +37,7 @@ type Collector struct {
 	Options
 	samples *Samples
 	failed  string // what the last collection failed with, so that it is logged once
+	began   time.Time
 	pruned  time.Time
 	totals  atomic.Pointer[Totals]
 }
@@ -45,6 +46,9 @@ type Collector struct {
 type Totals struct {
 	Seen   time.Time
 	Claims map[string]Total
+	// UnusedGiBHours is the memory that a claim reserved and did not use times the hours, in the last day, as far as it was observed.
+	// Claims that were not observed are missing.
+	UnusedGiBHours map[string]float64
 }
 
 // NewCollector returns a collector.
@@ -52,7 +56,8 @@ func NewCollector(o Options) *Collector {
 	if o.sampleEvery == 0 {
 		o.sampleEvery, o.collectEvery = SampleEvery, CollectEvery
 	}
-	return &Collector{Options: o, samples: NewSamples(o.sampleEvery)}
+	now := time.Now()
+	return &Collector{Options: o, samples: NewSamples(o.sampleEvery), began: now, pruned: now}
 }
 
 // Totals returns the totals of the last collection; nil before the first.
@@ -115,12 +120,12 @@ func (c *Collector) collect(ctx context.Context) {
 	}
 	if err == nil {
 		var totals *Totals
-		if totals, err = c.Store.totals(ctx); err == nil {
+		if totals, err = c.Store.Totals(ctx); err == nil {
 			c.totals.Store(totals)
 		}
 	}
-	if now := time.Now(); err == nil && c.Keep > 0 && now.Sub(c.pruned) > time.Hour {
-		err, c.pruned = c.Store.Prune(ctx, now.Add(-c.Keep)), now
+	if now := time.Now(); err == nil && c.Keep > 0 && now.Sub(c.pruned) > pruneEvery {
+		err, c.pruned = c.Store.Prune(ctx, keptSince(now, c.began, now.Sub(c.began), c.Keep)), now
 	}
 	text := ""
 	if err != nil {
@@ -132,6 +137,18 @@ func (c *Collector) collect(ctx context.Context) {
 		c.Logger.Info("usage is accounted again")
 	}
 	c.failed = text
+}
+
+// pruneEvery is how often old rows are removed, the first time so long after the start.
+const pruneEvery = time.Hour
+
+// keptSince returns the time before which rows are removed, in a process that began some time ago. If the machine's clock was set
+// forward meanwhile, that does not make rows old.
+func keptSince(now, began time.Time, ago, keep time.Duration) time.Time {
+	if passed := began.Round(0).Add(ago); passed.Before(now.Round(0)) {
+		now = passed
+	}
+	return now.Add(-keep)
 }
 
 // Layout returns what the device plugin has published of the node's GPUs.

@@ -86,6 +86,31 @@ func TestRun(t *testing.T) {
 	must.InDelta(t, float64(lasted), total.GiBMillis, 0.001)
 }
 
+// What a claim reserves and does not use is known of the last day, as far as it was observed.
+func TestTotals_Unused(t *testing.T) {
+	n := newNode(t)
+	held, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 4))
+	must.NoError(t, err)
+	samples := NewSamples(time.Hour)
+	began := time.Now()
+	samples.Add(held, began, 0, 0)
+	eventually(t, "some time has passed", func() bool { return time.Since(began) > 50*time.Millisecond })
+	ended := time.Now()
+	samples.Add(held, ended, 3*gib, 3*gib)
+	_, err = n.store.Collect(t.Context(), n.ledger, testGPUs, samples)
+	must.NoError(t, err)
+	totals, err := n.store.Totals(t.Context())
+	must.NoError(t, err)
+	seconds := float64(ended.UnixMilli()-began.UnixMilli()) / 1000
+	must.InDelta(t, seconds, 3600*totals.UnusedGiBHours[held.ID], 0.005, must.Sprint("one of four is unused"))
+
+	_, err = n.store.db.ExecContext(t.Context(), "UPDATE hour SET hour = hour - 26")
+	must.NoError(t, err)
+	totals, err = n.store.Totals(t.Context())
+	must.NoError(t, err)
+	must.MapEmpty(t, totals.UnusedGiBHours)
+}
+
 // While the journal cannot be written, claims are accounted from the ledger, and the gap is named.
 func TestRun_JournalThatCannotBeWritten(t *testing.T) {
 	needs.Root(t, "to mount a file for reading only")
@@ -149,6 +174,19 @@ func TestPrune(t *testing.T) {
 		return len(n.lines(t)) > 0
 	})
 	must.Eq(t, held.ID, n.lines(t)[0].ClaimID)
+}
+
+// A clock that is set forward makes no row old, and one that is set back does not make it older.
+func TestKeptSince(t *testing.T) {
+	began := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	const keep = 24 * time.Hour
+	for _, c := range []struct{ now, want time.Time }{
+		{began.Add(2 * time.Hour), began.Add(-22 * time.Hour)},
+		{began.AddDate(1, 0, 0), began.Add(-22 * time.Hour)},
+		{began.AddDate(-1, 0, 0), began.AddDate(-1, 0, 0).Add(-keep)},
+	} {
+		must.Eq(t, c.want, keptSince(c.now, began, 2*time.Hour, keep))
+	}
 }
 
 // A newer program's database is not written to.

@@ -35,6 +35,8 @@ type Store struct {
 	dialect
 	// collected reports whether this process has collected.
 	collected atomic.Bool
+	// sinceBoot is how long before that the machine had booted.
+	sinceBoot atomic.Int64
 }
 
 // dialect is what differs between the databases. All other statements are the same for both.

@@ -54,11 +54,12 @@ func Snapshot() *monitor.Snapshot {
 	s.Claims[1].UsageError = "usage " + Hostile
 	idleFor(s.Claims[1], idle.Condition{State: idle.Held, Note: "not now " + Hostile})
 	s.Claims[2].Workload = claim.Workload{ContainerName: "notebook"}
+	s.Claims[3].Workload = claim.Workload{PeakBytes: 11 * gib}
 	s.PolicyActions = map[monitor.PolicyAction]uint64{{Namespace: "research", Action: "warned"}: 2, {Namespace: "research", Action: "failed"}: 1}
 	s.Usage = &usage.Totals{Seen: Time.Add(-time.Minute), Claims: map[string]usage.Total{
 		"aaaaaaaa": {Millis: 7_200_500, GiBMillis: 32 * 7_200_500, GPUMillis: 1_645_828},
 		"eeeeeeee": {Millis: 60_000},
-	}}
+	}, UnusedGiBHours: map[string]float64{"aaaaaaaa": 22.5, "bbbbbbbb": 31.25}}
 	return s
 }
 

@@ -51,7 +51,18 @@ type usage struct {
 	Name, Page          string
 	Jobs, Allocs, Parts int
 	memoryMiB           int64
-	jobs, allocs        map[string]bool
+	// unusedMiB is what its claims do not use now; measured is whether that is known of any.
+	unusedMiB    int64
+	measured     bool
+	jobs, allocs map[string]bool
+}
+
+// Unused is what its claims do not use now, as far as the nodes' statistics say it.
+func (u *usage) Unused() string {
+	if !u.measured {
+		return text.Unknown
+	}
+	return mebibytes(u.unusedMiB)
 }
 
 // Memory is what its devices have, as far as they have memory of their own.
@@ -62,6 +73,9 @@ func (u *usage) add(p *part) {
 	u.Jobs, u.Allocs = len(u.jobs), len(u.allocs)
 	u.Parts += p.Count
 	u.memoryMiB += p.MemoryMiB
+	if p.Limit > 0 {
+		u.unusedMiB, u.measured = u.unusedMiB+max(0, p.Limit-p.Used), true
+	}
 }
 
 func newMap(s *state) *mapDetails {
@@ -97,7 +111,8 @@ func (t *total) add(g *gpu) {
 	t.Largest = max(t.Largest, g.Free())
 }
 
-// usages sums up what allocations have, by the name that a function gives them, with a page of that name. "" leaves one out.
+// usages sums up what allocations have, by the name that a function gives them, with a page of that name. "" leaves one out. Those
+// with the most unused memory come first.
 func (s *state) usages(of func(*api.AllocationListStub) (name, page string)) []*usage {
 	all := make(map[string]*usage)
 	for _, n := range s.nodes {
@@ -112,7 +127,9 @@ func (s *state) usages(of func(*api.AllocationListStub) (name, page string)) []*
 			all[name].add(p)
 		}
 	}
-	return slices.SortedFunc(maps.Values(all), func(a, b *usage) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(all), func(a, b *usage) int {
+		return cmp.Or(cmp.Compare(b.unusedMiB, a.unusedMiB), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 func barOf(g *gpu, small bool) page.Bar {

@@ -142,6 +142,10 @@ func (w writer) claim(c *monitor.Claim) {
 		of.Allocation, of.ContainerName, strconv.FormatBool(of.Verified))
 	w.add(claimState, 1, c.ID, string(c.State))
 	w.add(claimCreated, float64(c.Created.Unix()), c.ID)
+	w.known(claimPeak, c.PeakBytes(), c.ID)
+	if !c.Holds() {
+		return // queries sum up the rest
+	}
 	if c.Limited() {
 		w.add(claimLimit, float64(c.LimitBytes), c.ID)
 	}
@@ -150,7 +154,6 @@ func (w writer) claim(c *monitor.Claim) {
 	}
 	if u := c.Usage; u != nil {
 		w.add(claimUsed, float64(u.UsedBytes), c.ID)
-		w.add(claimPeak, float64(u.PeakBytes), c.ID)
 		w.add(claimRefused, float64(u.Refused), c.ID)
 		w.add(claimProcesses, float64(len(u.Processes)), c.ID)
 		if u.Spill != nil {

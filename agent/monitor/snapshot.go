@@ -127,6 +127,42 @@ type Claim struct {
 	IdleTooLong *idle.Condition
 }
 
+// Status is the claim's state, or what an operator is to look at first of a claim that runs.
+func (c *Claim) Status() string {
+	switch {
+	case c.Uncounted != nil:
+		return "uncounted"
+	case c.IdleTooLong != nil && c.IdleTooLong.State != idle.Observed:
+		return string(c.IdleTooLong.State)
+	case c.Idleness.Is():
+		return "idle"
+	}
+	return string(c.State)
+}
+
+// PeakBytes returns the most memory that the claim's container has counted, or its last one; nil if that is not known.
+func (c *Claim) PeakBytes() *uint64 {
+	switch {
+	case c.Usage != nil:
+		return &c.Usage.PeakBytes
+	case c.Workload.PeakBytes > 0:
+		return &c.Workload.PeakBytes
+	}
+	return nil
+}
+
+// UnusedGiBHours returns the memory that a claim reserved and did not use times the hours, in the last day; nil if that is not known.
+func (s *Snapshot) UnusedGiBHours(c *Claim) *float64 {
+	if s.Usage == nil {
+		return nil
+	}
+	hours, known := s.Usage.UnusedGiBHours[c.ID]
+	if !known {
+		return nil
+	}
+	return &hours
+}
+
 // Sliced reports whether the claim has slices, rather than a GPU, a share of its time, or a MIG instance.
 func (c *Claim) Sliced() bool { return c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // row is a claim in a table.
@@ -22,25 +23,46 @@ type row struct {
 	Busy, Processes          string
 	Refused, Uncounted       string
 	Activity                 string
+	// Unused is in GiB-hours of the last day.
+	Unused string
 	// JobPage is the address of the job's page; empty if the claim is no job's.
 	JobPage string
 }
 
-func rowsOf(claims []*monitor.Claim) []row {
-	var rows []row
-	for _, c := range claims {
-		rows = append(rows, rowOf(c))
+// rowsOf returns the rows of claims, those with the most unused memory first, and the rows of dormant ones, which have nothing of a
+// GPU.
+func rowsOf(s *monitor.Snapshot, claims []*monitor.Claim) (rows, dormant []row) {
+	for _, c := range byUnused(s, claims) {
+		if c.State == claim.StateDormant {
+			dormant = append(dormant, rowOf(s, c))
+		} else {
+			rows = append(rows, rowOf(s, c))
+		}
 	}
-	return rows
+	return rows, dormant
 }
 
-func rowOf(c *monitor.Claim) row {
-	r := row{Claim: c, Name: nameOf(c), Limit: "none", Used: text.Unknown, Peak: text.Unknown, Processes: text.Unknown, Refused: text.Unknown}
+// byUnused sorts claims by their unused memory, the most first.
+func byUnused(s *monitor.Snapshot, claims []*monitor.Claim) []*monitor.Claim {
+	unused := func(c *monitor.Claim) float64 {
+		if hours := s.UnusedGiBHours(c); hours != nil {
+			return *hours
+		}
+		return -1
+	}
+	sorted := slices.Clone(claims)
+	slices.SortStableFunc(sorted, func(a, b *monitor.Claim) int { return cmp.Compare(unused(b), unused(a)) })
+	return sorted
+}
+
+func rowOf(s *monitor.Snapshot, c *monitor.Claim) row {
+	r := row{Claim: c, Name: nameOf(c), Limit: "none", Used: text.Unknown, Peak: text.OptionalBytes(c.PeakBytes()), Processes: text.Unknown,
+		Refused: text.Unknown, Unused: text.GiBHours(s.UnusedGiBHours(c))}
 	if c.Limited() {
 		r.Limit = text.Bytes(c.LimitBytes)
 	}
 	if u := c.Usage; u != nil {
-		r.Used, r.Peak = text.Bytes(u.UsedBytes), text.Bytes(u.PeakBytes)
+		r.Used = text.Bytes(u.UsedBytes)
 		r.Processes, r.Refused = strconv.Itoa(len(u.Processes)), strconv.FormatUint(u.Refused, 10)
 		r.UsedPercent, r.PeakPercent = percentOf(u.UsedBytes, c.LimitBytes), percentOf(u.PeakBytes, c.LimitBytes)
 	}
@@ -120,8 +142,8 @@ type claimDetails struct {
 	JobLink, AllocationLink string
 }
 
-func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
-	d := &claimDetails{row: rowOf(c), Advice: adviceFor(c), Shares: turnsOf([]*monitor.Claim{c})}
+func (p *Pages) claimDetails(s *monitor.Snapshot, c *monitor.Claim) *claimDetails {
+	d := &claimDetails{row: rowOf(s, c), Advice: adviceFor(c), Shares: turnsOf([]*monitor.Claim{c})}
 	w := c.Workload
 	verified := "by Nomad"
 	if !w.Verified {

@@ -68,7 +68,7 @@ func (p *Pages) jobDetails(s *monitor.Snapshot, k jobKey) *jobDetails {
 		if of, ok := jobOf(c.Workload); !ok || of != k {
 			continue
 		}
-		d.Claims = append(d.Claims, rowOf(c))
+		d.Claims = append(d.Claims, rowOf(s, c))
 		d.task(c.Workload).add(c)
 		if !c.Workload.Verified {
 			d.Unverified++

@@ -76,6 +76,7 @@ type view struct {
 	*monitor.Snapshot
 	Bars    []bar
 	Rows    []row
+	Dormant []row
 	GPU     *gpuDetails
 	Claim   *claimDetails
 	Job     *jobDetails
@@ -118,7 +119,8 @@ func (p *Pages) newView(r *http.Request, title string) *view {
 
 func (p *Pages) serveMap(w http.ResponseWriter, r *http.Request) {
 	v := p.newView(r, "GPUs")
-	v.Bars, v.Rows = barsOf(v.Snapshot), rowsOf(v.Claims)
+	v.Bars = barsOf(v.Snapshot)
+	v.Rows, v.Dormant = rowsOf(v.Snapshot, v.Claims)
 	p.write(w, http.StatusOK, "map", v)
 }
 
@@ -131,7 +133,8 @@ func (p *Pages) serveGPU(w http.ResponseWriter, r *http.Request) {
 	}
 	v.Title = "GPU " + strconv.Itoa(g.Index)
 	claims := v.On(g.UUID)
-	v.Bars, v.Rows = []bar{barOf(v.Snapshot, g, 100)}, rowsOf(claims)
+	v.Bars = []bar{barOf(v.Snapshot, g, 100)}
+	v.Rows, v.Dormant = rowsOf(v.Snapshot, claims)
 	v.GPU = detailsOf(v.Snapshot, g)
 	if v.GPU.Timeline = p.timelineOf(v, g.UUID, r.URL.Query().Get("hours")); v.GPU.Timeline != nil {
 		v.Query = url.Values{"hours": {strconv.Itoa(v.GPU.Timeline.Hours)}}
@@ -146,7 +149,7 @@ func (p *Pages) serveClaim(w http.ResponseWriter, r *http.Request) {
 		p.missing(w, r, "There is no claim "+r.PathValue("id")+". It may have ended, or its slices went to another one.")
 		return
 	}
-	v.Title, v.Claim = "Claim "+c.ID, p.claimDetails(c)
+	v.Title, v.Claim = "Claim "+c.ID, p.claimDetails(v.Snapshot, c)
 	p.write(w, http.StatusOK, "claim", v)
 }
 

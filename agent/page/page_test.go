@@ -296,6 +296,25 @@ func TestIdle(t *testing.T) {
 	must.Between(t, 1, long, short)
 	must.Greater(t, strings.Index(body, "Not known"), strings.Index(body, `"/claim/eeeeeeee"`))
 	must.StrNotContains(t, body, "cccccccc") // it does not run
+
+	// Who wastes most comes first, by job and namespace.
+	must.StrContains(t, body, `research/train</a></th><td class="number">1</td><td class="number">22.5</td></tr>`)
+	must.StrContains(t, body, `<th scope="row" class="name">research</th><td class="number">1</td><td class="number">22.5</td></tr>`)
+	must.Less(t, strings.LastIndex(body, "22.5"), strings.LastIndex(body, "31.2"))
+}
+
+// TestMap_WhoWastes puts the claims with the most unused memory first, has dormant ones apart, and the states that all pages have.
+func TestMap_WhoWastes(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
+	for _, path := range []string{"/", "/gpu/" + agenttest.UUID(0)} {
+		_, body := request(path)
+		_, table, _ := strings.Cut(body, "<h2>Claims</h2>")
+		wastes, uses, dormant := strings.Index(table, "/claim/bbbbbbbb"), strings.Index(table, "/claim/aaaaaaaa"), strings.Index(table, "/claim/dddddddd")
+		must.Between(t, 1, wastes, uses)
+		must.Between(t, uses, strings.Index(table, "<details><summary>1 dormant"), dormant)
+		must.StrContains(t, table, `<td>held</td>`)
+		must.StrContains(t, table[dormant:], `<td class="number">11 GiB</td>`, must.Sprint("its peak"))
+	}
 }
 
 // waiting returns a job that has claims on this node and waits for more, and one with a hostile name.

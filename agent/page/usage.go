@@ -86,6 +86,7 @@ func (p *Pages) serveUsage(w http.ResponseWriter, r *http.Request, by bill.By, p
 		p.write(w, http.StatusInternalServerError, "usage", v)
 		return
 	}
+	report.SortByUnused()
 	v.Report.add(report)
 	p.write(w, http.StatusOK, "usage", v)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v2"
+	"golang.org/x/net/netutil"
 
 	"github.com/tranche-gpu/tranche/internal/namedfile"
 )
@@ -173,14 +174,22 @@ func (s *Server) URL() string {
 // shutdownTimeout is how long requests that are being answered have when the agent ends.
 const shutdownTimeout = 2 * time.Second
 
+const (
+	// mostConnections is how many connections are served at once; others wait. With their headers and buffers they fit into the
+	// memory that tranche-agent.service allows. Who a client is, is known only from its request.
+	mostConnections = 256
+	// headerTimeout is how long a client may take for the TLS handshake and to send its request's header.
+	headerTimeout = 5 * time.Second
+)
+
 // Serve answers requests until the context ends.
 func (s *Server) Serve(ctx context.Context, handler http.Handler) error {
 	server := &http.Server{
 		Handler:           s.guard(handler),
-		ReadHeaderTimeout: 5 * time.Second,
+		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       2 * time.Minute,
+		IdleTimeout:       30 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo), // what clients do wrong is no news
 	}
@@ -195,7 +204,7 @@ func (s *Server) Serve(ctx context.Context, handler http.Handler) error {
 	})
 	defer stop()
 	file := s.WebConfig
-	err := web.Serve(s.listener, server, &web.FlagConfig{WebConfigFile: &file}, slog.New(slog.DiscardHandler))
+	err := web.Serve(netutil.LimitListener(s.listener, mostConnections), server, &web.FlagConfig{WebConfigFile: &file}, slog.New(slog.DiscardHandler))
 	if errors.Is(err, http.ErrServerClosed) {
 		<-answered // the server stops listening before it has answered all
 		return nil

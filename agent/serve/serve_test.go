@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -99,6 +100,40 @@ func TestServe_Forms(t *testing.T) {
 		must.Eq(t, c.want, status, must.Sprintf("%q of %q with %v", c.path, c.host, c.header))
 		must.Eq(t, policy+"'self'", header.Get("Content-Security-Policy"))
 	}
+}
+
+// TestServe_ManyConnections opens more connections than are served at once and finishes no request on them: the others wait, and the
+// agent answers again when the first have timed out.
+func TestServe_ManyConnections(t *testing.T) {
+	s := start(t, Options{Listen: "127.0.0.1:0"})
+	before := descriptors(t)
+	const more = 100
+	var connections []net.Conn
+	for range mostConnections + more {
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.listener.Addr().String())
+		must.NoError(t, err)
+		defer c.Close()
+		_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Unfinished: ")
+		must.NoError(t, err)
+		connections = append(connections, c)
+	}
+	_, err := io.WriteString(connections[mostConnections-1], "no\r\n\r\n")
+	must.NoError(t, err)
+	response, err := http.ReadResponse(bufio.NewReader(connections[mostConnections-1]), nil)
+	must.NoError(t, err)
+	must.NoError(t, response.Body.Close())
+	must.LessEq(t, before+len(connections)+mostConnections, descriptors(t), must.Sprint("more connections are served at once"))
+
+	status, _, _ := answer(t, http.DefaultClient, http.MethodGet, s.URL(), "")
+	must.Eq(t, 200, status)
+}
+
+// descriptors counts the open files of this process.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	must.NoError(t, err)
+	return len(all)
 }
 
 // TestServe_AnswersBeforeItEnds ends the context while a request is being answered.

@@ -56,6 +56,14 @@ func Ratio(ratio *float64) string {
 	return strconv.FormatFloat(*ratio*100, 'f', 0, 64) + "%"
 }
 
+// GiBHours writes an amount of memory times hours, which may be unknown, with one digit behind the point.
+func GiBHours(hours *float64) string {
+	if hours == nil {
+		return Unknown
+	}
+	return strconv.FormatFloat(*hours, 'f', 1, 64)
+}
+
 // Had writes the part of its GPU's time that a claim had in the last ten seconds, as the governor says. While it is alone on the
 // GPU, nothing is counted.
 func Had(turns *status.Claim) string {

@@ -32,7 +32,7 @@ func legend() string {
 	for _, p := range []part{partUsed, partReserved, partDormant, partOutside, partFree, partProblem} {
 		all = append(all, p.style.Render(p.mark)+" "+p.name)
 	}
-	return strings.Join(all, "  ")
+	return strings.Join(all, "  ") + "  UNUSED: GiB-hours, last day"
 }
 
 // minBar is how wide a bar is where the window has no room for it.

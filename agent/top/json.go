@@ -50,22 +50,24 @@ type slicesState struct {
 }
 
 type claimState struct {
-	ID          string         `json:"id"`
-	GPUIndex    int            `json:"gpu_index"`
-	GPUUUID     string         `json:"gpu_uuid"`
-	State       claim.State    `json:"state"`
-	Owner       string         `json:"owner"`
-	Workload    claim.Workload `json:"workload"`
-	Slices      int            `json:"slices"`
-	LimitBytes  *uint64        `json:"limit_bytes"` // null: it has none
-	UsedBytes   *uint64        `json:"used_bytes"`
-	PeakBytes   *uint64        `json:"peak_bytes"`
-	Refused     *uint64        `json:"refused"`
-	Processes   *int           `json:"processes"`
-	Utilization *float64       `json:"utilization_ratio"`
-	Uncounted   *uint64        `json:"uncounted_bytes"`
-	Compute     *claim.Compute `json:"compute"` // null: it is not governed
-	Turns       *status.Claim  `json:"turns"`
+	ID         string         `json:"id"`
+	GPUIndex   int            `json:"gpu_index"`
+	GPUUUID    string         `json:"gpu_uuid"`
+	State      claim.State    `json:"state"`
+	Owner      string         `json:"owner"`
+	Workload   claim.Workload `json:"workload"`
+	Slices     int            `json:"slices"`
+	LimitBytes *uint64        `json:"limit_bytes"` // null: it has none
+	UsedBytes  *uint64        `json:"used_bytes"`
+	PeakBytes  *uint64        `json:"peak_bytes"`
+	// UnusedGiBHours is of the last day.
+	UnusedGiBHours *float64       `json:"unused_gib_hours"`
+	Refused        *uint64        `json:"refused"`
+	Processes      *int           `json:"processes"`
+	Utilization    *float64       `json:"utilization_ratio"`
+	Uncounted      *uint64        `json:"uncounted_bytes"`
+	Compute        *claim.Compute `json:"compute"` // null: it is not governed
+	Turns          *status.Claim  `json:"turns"`
 	// Activity is null unless it runs.
 	Activity    *monitor.Activity `json:"activity"`
 	IdleSeconds *float64          `json:"idle_seconds"`
@@ -102,8 +104,10 @@ func stateOf(s *monitor.Snapshot, o Options) nodeState {
 	for i := range s.GPUs {
 		all.GPUs = append(all.GPUs, stateOfGPU(s, &s.GPUs[i]))
 	}
-	for _, c := range selected(s, orders[o.order()], o.Filter) {
-		all.Claims = append(all.Claims, stateOfClaim(c))
+	o.Dormant = true
+	claims, _ := o.selected(s)
+	for _, c := range claims {
+		all.Claims = append(all.Claims, stateOfClaim(s, c))
 	}
 	return all
 }
@@ -124,10 +128,14 @@ func stateOfGPU(s *monitor.Snapshot, g *monitor.GPU) gpuState {
 	return is
 }
 
-func stateOfClaim(c *monitor.Claim) claimState {
+func stateOfClaim(s *monitor.Snapshot, c *monitor.Claim) claimState {
 	is := claimState{
 		ID: c.ID, GPUIndex: c.GPUIndex, GPUUUID: c.PhysicalGPU(), State: c.State, Owner: c.Owner, Workload: c.Workload,
-		Slices: len(c.Slices), Compute: c.Compute, Turns: c.Turns, IdleTooLong: c.IdleTooLong,
+		Slices: len(c.Slices), Compute: c.Compute, Turns: c.Turns, IdleTooLong: c.IdleTooLong, PeakBytes: c.PeakBytes(),
+	}
+	if hours := s.UnusedGiBHours(c); hours != nil {
+		rounded := math.Round(*hours*1e3) / 1e3
+		is.UnusedGiBHours = &rounded
 	}
 	if c.Utilization != nil {
 		ratio := math.Round(*c.Utilization*1e4) / 1e4 // a sum over processes
@@ -145,7 +153,7 @@ func stateOfClaim(c *monitor.Claim) claimState {
 	}
 	if u := c.Usage; u != nil {
 		processes := len(u.Processes)
-		is.UsedBytes, is.PeakBytes, is.Refused, is.Processes = &u.UsedBytes, &u.PeakBytes, &u.Refused, &processes
+		is.UsedBytes, is.Refused, is.Processes = &u.UsedBytes, &u.Refused, &processes
 	}
 	if c.Uncounted != nil {
 		is.Uncounted = &c.Uncounted.Bytes

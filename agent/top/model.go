@@ -2,6 +2,7 @@ package top
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -20,13 +21,14 @@ type model struct {
 	Options
 	ctx      context.Context
 	snapshot *monitor.Snapshot
-	order    int
 	paused   bool
 	// typing is whether keys go into the filter.
 	typing        bool
 	filter        textinput.Model
 	table         table.Model
 	width, height int
+	// hidden is how many dormant claims are.
+	hidden int
 }
 
 // tookMsg has a new snapshot, and tickMsg requests one.
@@ -36,7 +38,7 @@ type (
 )
 
 func newModel(ctx context.Context, o Options) *model {
-	m := &model{Options: o, ctx: ctx, order: o.order(), filter: textinput.New(), width: 80, height: 24}
+	m := &model{Options: o, ctx: ctx, filter: textinput.New(), width: 80, height: 24}
 	m.filter.Prompt = "filter: "
 	m.filter.SetValue(o.Filter)
 	styles := table.DefaultStyles()
@@ -100,11 +102,13 @@ func (m *model) key(msg tea.KeyPressMsg) (cmd tea.Cmd) {
 	case "q":
 		return tea.Quit
 	case "s":
-		m.order = (m.order + 1) % len(orders)
+		m.Sort = orders[(m.order()+1)%len(orders)].name
 	case "S":
-		m.order = (m.order + len(orders) - 1) % len(orders)
+		m.Sort = orders[(m.order()+len(orders)-1)%len(orders)].name
 	case "space":
 		m.paused = !m.paused
+	case "d":
+		m.Dormant = !m.Dormant
 	case "/":
 		m.typing = true
 		return m.filter.Focus()
@@ -122,7 +126,10 @@ func (m *model) fill() {
 		return
 	}
 	wide := m.width
-	titles, cells := shown(selected(m.snapshot, orders[m.order], m.filter.Value()), m.width)
+	m.Filter = m.filter.Value()
+	claims, hidden := m.selected(m.snapshot)
+	m.hidden = hidden
+	titles, cells := shown(m.snapshot, claims, m.width)
 	var columns []table.Column
 	for _, c := range titles {
 		wide -= c.width + 1
@@ -152,7 +159,7 @@ func (m *model) fill() {
 
 // head are the lines above the table.
 func (m *model) head() []string {
-	more := "  by " + orders[m.order].name
+	more := "  by " + m.Sort
 	if m.paused {
 		more += "  PAUSED"
 	}
@@ -165,7 +172,10 @@ func (m *model) head() []string {
 func (m *model) View() tea.View {
 	content := "tranche top: reading the GPUs …"
 	if m.snapshot != nil {
-		foot := "q quit  s sort  / filter  space pause  ↑↓ scroll"
+		foot := "q quit  s sort  / filter  d dormant  space pause  ↑↓ scroll"
+		if m.hidden > 0 {
+			foot += fmt.Sprintf("  (%s hidden)", hiddenClaims(m.hidden))
+		}
 		if m.typing || m.filter.Value() != "" {
 			foot = m.filter.View()
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/text"
-	"github.com/tranche-gpu/tranche/claim/idle"
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/internal/percent"
 )
 
@@ -22,8 +22,9 @@ type order struct {
 // orders are in the order in which a key selects them. Claims that are equal stay in the order of their GPUs.
 var orders = []order{
 	{"gpu", func(a, b *monitor.Claim) int { return cmp.Compare(a.GPUIndex, b.GPUIndex) }},
+	{orderUnused, nil}, // see selected
 	{"used", byNumber(func(c *monitor.Claim) float64 { return usage(c).used })},
-	{"peak", byNumber(func(c *monitor.Claim) float64 { return usage(c).peak })},
+	{"peak", byNumber(func(c *monitor.Claim) float64 { return orMinus(c.PeakBytes()) })},
 	{"limit", byNumber(func(c *monitor.Claim) float64 { return float64(c.LimitBytes) })},
 	{"busy", byNumber(func(c *monitor.Claim) float64 {
 		if c.Utilization == nil {
@@ -33,6 +34,16 @@ var orders = []order{
 	})},
 	{"refused", byNumber(func(c *monitor.Claim) float64 { return usage(c).refused })},
 	{"name", func(a, b *monitor.Claim) int { return cmp.Compare(a.Workload.String(), b.Workload.String()) }},
+}
+
+// orderUnused is the order by the memory that claims did not use in the last day.
+const orderUnused = "unused"
+
+func orMinus(bytes *uint64) float64 {
+	if bytes == nil {
+		return -1
+	}
+	return float64(*bytes)
 }
 
 // orderNames lists the orders.
@@ -49,58 +60,74 @@ func byNumber(number func(*monitor.Claim) float64) func(a, b *monitor.Claim) int
 }
 
 // numbers are what a claim counts; each is -1 if it is unknown.
-type numbers struct{ used, peak, refused float64 }
+type numbers struct{ used, refused float64 }
 
 func usage(c *monitor.Claim) numbers {
 	if c.Usage == nil {
-		return numbers{-1, -1, -1}
+		return numbers{-1, -1}
 	}
-	return numbers{float64(c.Usage.UsedBytes), float64(c.Usage.PeakBytes), float64(c.Usage.Refused)}
+	return numbers{float64(c.Usage.UsedBytes), float64(c.Usage.Refused)}
 }
 
-// selected returns the claims in which the filter occurs, sorted.
-func selected(s *monitor.Snapshot, by order, filter string) []*monitor.Claim {
-	var claims []*monitor.Claim
+// selected returns the claims in which the filter occurs, sorted, and how many dormant ones are hidden, which have nothing of a GPU.
+func (o Options) selected(s *monitor.Snapshot) (claims []*monitor.Claim, hidden int) {
 	for _, c := range s.Claims {
-		if strings.Contains(strings.ToLower(strings.Join(cells(c), "\t")), strings.ToLower(filter)) {
+		switch {
+		case !o.Dormant && o.Filter == "" && c.State == claim.StateDormant:
+			hidden++
+		case strings.Contains(strings.ToLower(strings.Join(cells(s, c), "\t")), strings.ToLower(o.Filter)):
 			claims = append(claims, c)
 		}
 	}
-	slices.SortStableFunc(claims, by.compare)
-	return claims
+	compare := orders[o.order()].compare
+	if o.Sort == orderUnused {
+		compare = byNumber(func(c *monitor.Claim) float64 {
+			if hours := s.UnusedGiBHours(c); hours != nil {
+				return *hours
+			}
+			return -1
+		})
+	}
+	slices.SortStableFunc(claims, compare)
+	return claims, hidden
 }
 
-// column is a column of the table, and how wide it is; the one with 0 has the rest.
+// column is a column of the table: how wide it is, where 0 is the rest, and from which width of the window on it is there.
 type column struct {
-	title string
-	width int
+	title       string
+	width, from int
 }
 
+// columns begin with what a claim is for, of which a narrow window has the namespace and the job.
 var columns = []column{
-	{"CLAIM", 8}, {"GPU", 3}, {"STATE", 9}, {"USED", 9}, {"PEAK", 9}, {"LIMIT", 9}, {"BUSY", 5}, {"PROCS", 5}, {"REFUSED", 7},
-	{shareTitle, 12}, {"FOR", 0},
+	{"FOR", 0, 0}, {"GPU", 3, 0}, {"STATE", 9, 0}, {"USED", 9, 0}, {"LIMIT", 9, 0}, {"UNUSED", 7, 0}, {"BUSY", 5, 90}, {"CLAIM", 8, 90},
+	{"PEAK", 9, 100}, {"REFUSED", 7, 110}, {"PROCS", 5, 120}, {shareTitle, 12, shareFrom},
 }
 
 const (
 	// shareTitle is of the column that is there if a claim is governed,
 	shareTitle = "SHARE/HAD"
 	// shareFrom and from which width of the window on.
-	shareFrom = 100
+	shareFrom = 120
 )
 
 // shown returns the columns that a window of a width has for claims, and their rows.
-func shown(claims []*monitor.Claim, width int) ([]column, [][]string) {
-	withShares := width >= shareFrom && slices.ContainsFunc(claims, func(c *monitor.Claim) bool { return c.Governed() })
-	at := slices.IndexFunc(columns, func(c column) bool { return c.title == shareTitle })
-	titles := slices.Clone(columns)
-	if !withShares {
-		titles = slices.Delete(titles, at, at+1)
+func shown(s *monitor.Snapshot, claims []*monitor.Claim, width int) ([]column, [][]string) {
+	governed := slices.ContainsFunc(claims, func(c *monitor.Claim) bool { return c.Governed() })
+	there := func(c column) bool { return width >= c.from && (governed || c.title != shareTitle) }
+	var titles []column
+	for _, c := range columns {
+		if there(c) {
+			titles = append(titles, c)
+		}
 	}
 	var rows [][]string
 	for _, c := range claims {
-		row := cells(c)
-		if !withShares {
-			row = slices.Delete(row, at, at+1)
+		var row []string
+		for i, cell := range cells(s, c) {
+			if there(columns[i]) {
+				row = append(row, cell)
+			}
 		}
 		rows = append(rows, row)
 	}
@@ -120,24 +147,11 @@ func share(c *monitor.Claim) string {
 	return said
 }
 
-// state says what an operator is to look at first of a claim.
-func state(c *monitor.Claim) string {
-	switch {
-	case c.Uncounted != nil:
-		return "uncounted"
-	case c.IdleTooLong != nil && c.IdleTooLong.State != idle.Observed:
-		return string(c.IdleTooLong.State)
-	case c.Idleness.Is():
-		return "idle"
-	}
-	return string(c.State)
-}
-
-// cells returns the row of a claim.
-func cells(c *monitor.Claim) []string {
-	used, peak, processes, refused := text.Unknown, text.Unknown, text.Unknown, text.Unknown
+// cells returns the row of a claim, in the order of columns.
+func cells(s *monitor.Snapshot, c *monitor.Claim) []string {
+	used, processes, refused := text.Unknown, text.Unknown, text.Unknown
 	if u := c.Usage; u != nil {
-		used, peak = text.Bytes(u.UsedBytes), text.Bytes(u.PeakBytes)
+		used = text.Bytes(u.UsedBytes)
 		processes, refused = strconv.Itoa(len(u.Processes)), strconv.FormatUint(u.Refused, 10)
 	}
 	limit := "none"
@@ -145,7 +159,7 @@ func cells(c *monitor.Claim) []string {
 		limit = text.Bytes(c.LimitBytes)
 	}
 	return []string{
-		c.ID, text.Index(c.GPUIndex), state(c), used, peak, limit, text.Ratio(c.Utilization), processes, refused,
-		share(c), c.Workload.String(),
+		c.Workload.String(), text.Index(c.GPUIndex), c.Status(), used, limit, text.GiBHours(s.UnusedGiBHours(c)), text.Ratio(c.Utilization),
+		c.ID, text.OptionalBytes(c.PeakBytes()), refused, processes, share(c),
 	}
 }

@@ -30,6 +30,8 @@ type Options struct {
 	Interval time.Duration
 	// Sort names an order, and Filter has to occur in the claims that are shown.
 	Sort, Filter string
+	// Dormant is whether dormant claims are shown without a filter, too.
+	Dormant bool
 }
 
 func (o Options) check() error {
@@ -72,8 +74,20 @@ func complete(s *monitor.Snapshot) error {
 	return nil
 }
 
-// onceWidth is how wide the bars are in a text.
-const onceWidth = 100
+const (
+	// onceWidth is how wide the bars are in a text, and onceColumns the window whose columns its table has.
+	onceWidth, onceColumns = 100, 200
+	// mostFor is how much of what a claim is for a text has.
+	mostFor = 60
+)
+
+// hiddenClaims says how many claims are hidden.
+func hiddenClaims(count int) string {
+	if count == 1 {
+		return "1 dormant claim is"
+	}
+	return fmt.Sprintf("%d dormant claims are", count)
+}
 
 // Once writes the state of the node as text, without colors. The error may be ErrIncomplete.
 func Once(ctx context.Context, o Options, out io.Writer) error {
@@ -92,8 +106,15 @@ func Once(ctx context.Context, o Options, out io.Writer) error {
 	if len(s.GPUs) > 0 {
 		fmt.Fprintln(&b, legend())
 	}
-	titles, rows := shown(selected(s, orders[o.order()], o.Filter), onceWidth)
+	claims, hidden := o.selected(s)
+	titles, rows := shown(s, claims, onceColumns)
+	for _, row := range rows {
+		row[0] = ansi.Truncate(row[0], mostFor, "…")
+	}
 	writeTable(&b, titles, rows)
+	if hidden > 0 {
+		fmt.Fprintf(&b, "\n%s hidden; show with --dormant\n", hiddenClaims(hidden))
+	}
 	if _, err := io.WriteString(out, ansi.Strip(b.String())); err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func TestOptions_ErrorsNameTheOption(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		{func(o *Options) { o.Sort = "color" }, `--sort: "color" is no order; there are gpu, used`},
+		{func(o *Options) { o.Sort = "color" }, `--sort: "color" is no order; there are gpu, unused, used`},
 		{func(o *Options) { o.Interval = time.Millisecond }, "--interval must be at least 500ms, got 1ms"},
 	} {
 		o := options()
@@ -105,15 +105,19 @@ func TestSelected_SortsAndFilters(t *testing.T) {
 	ids := func(by, filter string) string {
 		o := options()
 		o.Sort = by
+		o.Filter = filter
 		var all []string
-		for _, c := range selected(agenttest.Snapshot(), orders[o.order()], filter) {
+		claims, hidden := o.selected(agenttest.Snapshot())
+		for _, c := range claims {
 			all = append(all, c.ID[:1])
 		}
+		must.Eq(t, filter == "", hidden == 1, must.Sprint("dormant claims are hidden unless a filter may name them"))
 		return strings.Join(all, "")
 	}
-	must.Eq(t, "abcde", ids("gpu", ""))
-	must.Eq(t, "eabdc", ids("limit", ""))
-	must.Eq(t, "abcde", ids("busy", "")) // of the others it is unknown
+	must.Eq(t, "abce", ids("gpu", ""))
+	must.Eq(t, "eabc", ids("limit", ""))
+	must.Eq(t, "abce", ids("busy", "")) // of the others it is unknown
+	must.Eq(t, "bace", ids("unused", ""))
 	must.Eq(t, "a", ids("gpu", "TRAIN"))
 	must.Eq(t, "d", ids("gpu", "dormant"))
 	must.Eq(t, "", ids("gpu", "no such thing"))
@@ -150,10 +154,15 @@ func (s *screen) text() string { return ansi.Strip(s.View().Content) }
 func TestModel_Keys(t *testing.T) {
 	s := newScreen(t)
 	must.StrContains(t, s.text(), "by gpu")
-	s.keys("s")
+	s.keys("ss")
 	must.StrContains(t, s.text(), "by used")
-	s.keys("SS")
+	s.keys("SSS")
 	must.StrContains(t, s.text(), "by name")
+	must.StrNotContains(t, s.text(), "dddddddd")
+	must.StrContains(t, s.text(), "1 dormant claim is hidden")
+	s.keys("d")
+	must.StrContains(t, s.text(), "dddddddd")
+	s.keys("d")
 	s.keys("/TRAINq s")
 	must.StrContains(t, s.text(), "filter: TRAINq s") // no key is an order meanwhile
 	must.StrNotContains(t, s.text(), "aaaaaaaa")
@@ -182,14 +191,15 @@ func TestModel_PausedStaysAsItIs(t *testing.T) {
 
 // TestShown_Shares has a column of shares only where a claim is governed and there is room.
 func TestShown_Shares(t *testing.T) {
-	claims := agenttest.Snapshot().Claims
+	s := agenttest.Snapshot()
+	claims := s.Claims
 	for _, c := range []struct {
 		claims []*monitor.Claim
 		width  int
 		want   bool
 	}{{claims, shareFrom, true}, {claims, shareFrom - 1, false}, {claims[1:4], shareFrom, false}, {nil, shareFrom, false}} {
-		titles, rows := shown(c.claims, c.width)
-		must.Eq(t, c.want, slices.Contains(titles, column{shareTitle, 12}))
+		titles, rows := shown(s, c.claims, c.width)
+		must.Eq(t, c.want, slices.Contains(titles, column{shareTitle, 12, shareFrom}))
 		for _, row := range rows {
 			must.Len(t, len(titles), row)
 		}

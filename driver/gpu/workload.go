@@ -28,10 +28,11 @@ func (c *Claims) Begin(ctx context.Context, cfg *drivers.TaskConfig) error {
 
 // workloadOf returns the names of a task as Nomad says them.
 func workloadOf(cfg *drivers.TaskConfig) claim.Workload {
-	return claim.Workload{
+	w := claim.Workload{
 		Namespace: cfg.Namespace, Job: cfg.JobID, ParentJob: cfg.ParentJobID, Group: cfg.TaskGroupName, Task: cfg.Name,
 		Allocation: cfg.AllocID, Verified: true,
 	}
+	return w.In(cfg.AllocDir)
 }
 
 // giveUpTimeout bounds how long a failed start waits for the ledger.

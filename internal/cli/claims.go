@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/internal/cli/report"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // addLedgerFlags is addFlags for commands that need no driver.
@@ -126,10 +127,10 @@ func releaseClaim(ctx context.Context, ledger *claim.Ledger, id string, force bo
 	}
 	g := report.PhysicalGPU(c)
 	if c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS {
-		fmt.Fprintf(out, "Released claim %s: slices %s of GPU %d (%s) are free.\n", id,
+		printable.Fprintf(out, "Released claim %s: slices %s of GPU %d (%s) are free.\n", id,
 			report.DescribeSlices(g.UUID, c.Slices), g.Index, g.UUID)
 	} else {
-		fmt.Fprintf(out, "Released claim %s: what it had of GPU %d (%s) in mode %s is free: %s.\n", id, g.Index, g.UUID, c.Mode,
+		printable.Fprintf(out, "Released claim %s: what it had of GPU %d (%s) in mode %s is free: %s.\n", id, g.Index, g.UUID, c.Mode,
 			strings.Join(c.Slices, ", "))
 	}
 	fmt.Fprint(out, describeAftermath(c, used != ""))

@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/internal/cli/private"
+	"github.com/tranche-gpu/tranche/internal/printable"
 	"github.com/tranche-gpu/tranche/runtime"
 )
 
@@ -90,7 +91,7 @@ func (a *app) main(args []string) int {
 		code, err = exit.code, exit.err
 	}
 	if err != nil {
-		fmt.Fprintf(a.stderr, "tranche: %v\n", err)
+		fmt.Fprintf(a.stderr, "tranche: %s\n", printable.Lines(err.Error()))
 	}
 	return code
 }

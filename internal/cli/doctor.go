@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/cli/install"
+	"github.com/tranche-gpu/tranche/internal/printable"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
@@ -100,9 +101,9 @@ func printResults(out io.Writer, results []doctor.Result) error {
 			fmt.Fprintf(w, "%s\n", group)
 		}
 		count[r.State]++
-		fmt.Fprintf(w, "  %-7s  %s: %s (%s)\n", r.State, r.Check, r.Found, r.Looked)
+		fmt.Fprintf(w, "  %-7s  %s: %s (%s)\n", r.State, r.Check, printable.Lines(r.Found), printable.Lines(r.Looked))
 		if r.Remedy != "" {
-			fmt.Fprintf(w, "           to mend it: %s\n", r.Remedy)
+			fmt.Fprintf(w, "           to mend it: %s\n", printable.Lines(r.Remedy))
 		}
 	}
 	fmt.Fprintf(w, "\n%d checks, %d warnings, %d faults\n", len(results), count[doctor.Warning], count[doctor.Fault])

@@ -26,6 +26,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/internal/cli/report"
 )
 
@@ -323,6 +324,39 @@ func TestStatusShowsRuns(t *testing.T) {
 	must.NoError(t, cmd.Process.Signal(os.Interrupt))
 	_ = cmd.Wait()
 	must.SliceEmpty(t, n.statusJSON(t, 0).Claims)
+}
+
+// What a process names in its environment is no command under tranche run.
+func TestStatus_CraftedEnvironment(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only what root runs shows")
+	}
+	tr := newTrial(t)
+	tr.start(t, `echo; exec sleep 1000`)
+	base, err := private.Base(tr.runDir, tr.environ)
+	must.NoError(t, err)
+	crafted := exec.Command("sleep", "1000")
+	crafted.Env = []string{"A=" + base + "/..", "B=" + base + "/\x1b[2J", "C=" + base + "/none"}
+	must.NoError(t, crafted.Start())
+	t.Cleanup(func() { _ = crafted.Process.Kill(); _ = crafted.Wait() })
+	n := newNode(t, nvmltest.New(nvmltest.H200(0)))
+	n.runDir = tr.runDir
+	must.Len(t, 1, n.statusJSON(t, 0).Claims)
+}
+
+// A damaged record does not control the terminal.
+func TestStatus_HostileRecord(t *testing.T) {
+	n := newNode(t, nvmltest.New(nvmltest.H200(0)))
+	n.reserve(t, nvmltest.H200(0), 0, 0)
+	record := filepath.Join(n.stateDir, "claims", "01234567.json")
+	must.NoError(t, os.WriteFile(record, []byte(`{"tranche_claim": 1, "slices": ["a\u001b[2J", "b\nclaim 89abcdef: fake"`), 0o600))
+	for _, show := range []func(...string) (int, string, string){n.status, func(...string) (int, string, string) { return n.claim("list") }} {
+		_, text, _ := show()
+		must.StrContains(t, text, `a\x1b[2J, b\nclaim 89abcdef: fake`)
+		must.StrNotContains(t, text, "\x1b")
+	}
+	_, text, stderr := n.claim("release", "\x1b[2J")
+	must.StrNotContains(t, text+stderr, "\x1b")
 }
 
 func TestStatusRefuses(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/agent/top"
+	"github.com/tranche-gpu/tranche/usage"
 )
 
 type topOptions struct {
@@ -28,8 +29,9 @@ func (a *app) topCommand() *cobra.Command {
 		Short: "Show GPUs and claims in the terminal, updated continuously",
 		Long: `Show GPUs and claims in the terminal, updated continuously. Run it as root, since the ledger belongs to root.
 
-Keys: s and S sort by the next and the previous column, / filters, Esc removes the filter, the space bar pauses, the arrows
-scroll, and q quits. Unknown values are shown as "-".
+Keys: s and S sort by the next and the previous column, / filters, Esc removes the filter, d shows and hides dormant claims, the
+space bar pauses, the arrows scroll, and q quits. Unknown values are shown as "-". UNUSED is the memory that a claim reserved and did
+not use times the hours, in the last day, which an agent has to account.
 
 --once prints the state as text. --json prints a line of JSON at each interval, and one line with --once. With --once the
 exit status is 1 if the ledger or the GPUs cannot be read.`,
@@ -38,7 +40,8 @@ exit status is 1 if the ledger or the GPUs cannot be read.`,
 	}
 	o.addFlags(cmd)
 	cmd.Flags().DurationVar(&o.Interval, "interval", 2*time.Second, "`time` between two updates")
-	cmd.Flags().StringVar(&o.Sort, "sort", "gpu", "`order` of the claims: gpu, used, peak, limit, busy, refused or name")
+	cmd.Flags().StringVar(&o.Sort, "sort", "unused", "`order` of the claims: gpu, unused, used, peak, limit, busy, refused or name")
+	cmd.Flags().BoolVar(&o.Dormant, "dormant", false, "show dormant claims, too")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "show only claims with this `text` in their row")
 	cmd.Flags().BoolVar(&o.once, "once", false, "print the state once and exit")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
@@ -46,10 +49,40 @@ exit status is 1 if the ledger or the GPUs cannot be read.`,
 	return cmd
 }
 
+// totalsEvery is how often top reads what is accounted, which an agent collects once a minute.
+const totalsEvery = 30 * time.Second
+
+// readTotals returns a function that reads what is accounted of the node's claims, and one that ends it; nil if nothing is, or it
+// cannot be read.
+func (a *app) readTotals(ctx context.Context, p place) (read func() *usage.Totals, end func()) {
+	config, err := a.usageConfig()
+	if err != nil || config.Database == "" && !usage.Exists(p.stateDir) {
+		return nil, nil
+	}
+	store, err := usage.Open(ctx, usagePlace(p, config))
+	if err != nil {
+		return nil, nil
+	}
+	var last *usage.Totals
+	var at time.Time
+	read = func() *usage.Totals {
+		if time.Since(at) > totalsEvery {
+			last, _ = store.Totals(ctx)
+			at = time.Now()
+		}
+		return last
+	}
+	return read, func() { _ = store.Close() }
+}
+
 func (a *app) top(ctx context.Context, o topOptions) error {
 	m, err := a.monitor(o.place, o.sliceMemory, hclog.NewNullLogger())
 	if err != nil {
 		return err
+	}
+	if totals, closeUsage := a.readTotals(ctx, o.place); totals != nil {
+		defer closeUsage()
+		m.Usage = totals
 	}
 	o.Snapshot = m.Snapshot
 	o.Node, _ = os.Hostname()

@@ -100,7 +100,7 @@ func TestTop_Once(t *testing.T) {
 	must.StrContains(t, stdout, c.ID)
 	code, stdout, _ = n.command("top", "--once", "--state-dir", t.TempDir(), "--run-dir", n.runDir)
 	must.Zero(t, code)
-	must.StrContains(t, stdout, "unhealthy\nNo claims.\n")
+	must.StrContains(t, stdout, "\nNo claims.\n")
 	code, _, stderr = n.command("top", "--state-dir", n.stateDir, "--run-dir", n.runDir)
 	must.Eq(t, exitFailure, code)
 	must.StrContains(t, stderr, "print the state with --once")

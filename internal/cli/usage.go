@@ -24,7 +24,14 @@ type usageOptions struct {
 	from, to   stated
 	byIsSet    bool
 	schema     bool
+	sort       string
 }
+
+// The orders of `tranche usage`.
+const (
+	sortByName   = "name"
+	sortByUnused = "unused"
+)
 
 // The formats of `tranche usage`.
 const (
@@ -47,6 +54,7 @@ the records are listed below the table.
 If the configuration file names a database that nodes share, the report covers all of them.`,
 		Example: `  tranche usage --from 2026-11-01 --to 2026-12-01
   tranche usage --by namespace --format csv > november.csv
+  tranche usage --sort unused
   tranche usage --schema | psql --dbname tranche`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,6 +71,7 @@ If the configuration file names a database that nodes share, the report covers a
 	cmd.Flags().Var(&o.from, "from", "first hour, as a `time` such as 2026-11-01 or 2026-11-01T15:00 (default: this month)")
 	cmd.Flags().Var(&o.to, "to", "`time` of the hour after the last (default: now)")
 	cmd.Flags().StringVar(&o.format, "format", formatTable, "`format`: table, csv, json or focus (FOCUS 1.2, requires prices)")
+	cmd.Flags().StringVar(&o.sort, "sort", sortByName, "`order` of the rows: name, or unused, the most unused memory first")
 	cmd.Flags().BoolVar(&o.schema, "schema", false, "print the statements that create the tables in a PostgreSQL database")
 	o.addFlags(cmd)
 	return cmd
@@ -79,6 +88,9 @@ func (a *app) usage(ctx context.Context, o usageOptions) error {
 	}
 	if err := o.checkFormat(); err != nil {
 		return err
+	}
+	if o.sort != sortByName && o.sort != sortByUnused {
+		return fmt.Errorf("--sort must be name or unused, got %q", o.sort)
 	}
 	config, err := a.usageConfig()
 	if err != nil {
@@ -97,7 +109,7 @@ func (a *app) usage(ctx context.Context, o usageOptions) error {
 		collectErr = a.collectUsage(ctx, store, o.place) // what was collected before is reported all the same
 	}
 	q := usage.Query{From: from, To: to, Node: o.node}
-	return errors.Join(collectErr, a.writeUsage(ctx, store, o.format, by, q, config.Prices), store.Close())
+	return errors.Join(collectErr, a.writeUsage(ctx, store, o, by, q, config.Prices), store.Close())
 }
 
 // usagePlace returns where the usage of a node is kept.
@@ -183,7 +195,7 @@ func (a *app) collectUsage(ctx context.Context, store *usage.Store, p place) err
 	return nil
 }
 
-func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string, by bill.By, q usage.Query, prices bill.Prices) error {
+func (a *app) writeUsage(ctx context.Context, store *usage.Store, o usageOptions, by bill.By, q usage.Query, prices bill.Prices) error {
 	nodes, err := store.Nodes(ctx)
 	if err != nil {
 		return err
@@ -191,7 +203,7 @@ func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string,
 	if q.Node != "" && !slices.Contains(nodes, q.Node) {
 		return fmt.Errorf("--node: nothing was collected on %q; there are %s", q.Node, printable.Text(strings.Join(nodes, ", ")))
 	}
-	if format == formatFocus {
+	if o.format == formatFocus {
 		if err := bill.Focus(ctx, store, q, prices, a.stdout); err != nil {
 			return fmt.Errorf("--format focus: %w", err)
 		}
@@ -201,7 +213,10 @@ func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string,
 	if err != nil {
 		return err
 	}
-	switch format {
+	if o.sort == sortByUnused {
+		r.SortByUnused()
+	}
+	switch o.format {
 	case formatCSV:
 		return r.CSV(a.stdout)
 	case formatJSON:

@@ -136,6 +136,20 @@ func (i *Inventory) devices(groups []Group) []Device {
 	return found
 }
 
+// names lists what device blocks may request on the nodes, by vendor and type.
+func (i *Inventory) names() []string {
+	names := map[string]bool{}
+	for _, node := range i.Nodes {
+		if node.NodeResources == nil || node.Status == api.NodeStatusDown {
+			continue
+		}
+		for _, group := range node.NodeResources.Devices {
+			names[group.Vendor+"/"+group.Type] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 func (d *Device) isRequested(groups []Group) bool {
 	return slices.ContainsFunc(groups, func(g Group) bool {
 		return slices.ContainsFunc(g.Requests, func(r Request) bool { return d.matches(r.Device) })

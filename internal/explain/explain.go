@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +44,8 @@ type Group struct {
 	Requests []Request `json:"requests"`
 	// Scheduler is what Nomad says where it finds no place; nil otherwise.
 	Scheduler *Scheduler `json:"scheduler,omitempty"`
+	// count is how many allocations the job wants of it.
+	count int
 }
 
 // Request is a device block of a task.
@@ -76,7 +79,7 @@ func Explain(ctx context.Context, client *api.Client, job *api.Job) (*Report, er
 	}
 	r := &Report{Job: *job.ID, Namespace: namespaceOf(job), Groups: []Group{}}
 	for _, group := range job.TaskGroups {
-		r.Groups = append(r.Groups, Group{Name: *group.Name, Requests: requestsOf(group)})
+		r.Groups = append(r.Groups, newGroup(group))
 	}
 	inventory, err := takeInventory(ctx, client, r.Groups)
 	if err != nil {
@@ -85,7 +88,7 @@ func Explain(ctx context.Context, client *api.Client, job *api.Job) (*Report, er
 	r.Devices = inventory.devices(r.Groups)
 	for i := range r.Groups {
 		g := &r.Groups[i]
-		g.judge(plan.FailedTGAllocs[g.Name], running(allocs, g.Name), r.Devices)
+		g.judge(plan.FailedTGAllocs[g.Name], running(allocs, g.Name), r.Devices, inventory.names())
 	}
 	return r, nil
 }
@@ -149,6 +152,14 @@ func namespaceOf(job *api.Job) string {
 	return cmp.Or(*job.Namespace, api.DefaultNamespace)
 }
 
+func newGroup(group *api.TaskGroup) Group {
+	g := Group{Name: *group.Name, Requests: requestsOf(group), count: 1}
+	if group.Count != nil {
+		g.count = *group.Count
+	}
+	return g
+}
+
 func requestsOf(group *api.TaskGroup) []Request {
 	requests := []Request{}
 	for _, task := range group.Tasks {
@@ -158,7 +169,7 @@ func requestsOf(group *api.TaskGroup) []Request {
 		for _, device := range task.Resources.Devices {
 			r := Request{Task: task.Name, Device: device.Name, Count: 1}
 			if device.Count != nil {
-				r.Count = int(*device.Count)
+				r.Count = int(min(*device.Count, math.MaxInt32)) // no node has more
 			}
 			for _, c := range device.Constraints {
 				r.Constraints = append(r.Constraints, fmt.Sprintf("%s %s %s", c.LTarget, c.Operand, c.RTarget))

@@ -3,6 +3,7 @@ package explain
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -76,6 +77,19 @@ func train(device string, count uint64) *api.Job {
 	}}}}}
 }
 
+// blocks adds a device block to a job's task.
+func blocks(job *api.Job, device string, count uint64) *api.Job {
+	resources := job.TaskGroups[0].Tasks[0].Resources
+	resources.Devices = append(resources.Devices, &api.RequestedDevice{Name: device, Count: &count})
+	return job
+}
+
+// times sets the count of a job's group.
+func times(job *api.Job, count int) *api.Job {
+	job.TaskGroups[0].Count = &count
+	return job
+}
+
 func TestExplain(t *testing.T) {
 	exhausted := &api.AllocationMetric{
 		NodesEvaluated: 2, NodesFiltered: 1, NodesExhausted: 1, ConstraintFiltered: map[string]int{"missing devices": 1},
@@ -91,7 +105,11 @@ func TestExplain(t *testing.T) {
 		"fits":           {train("nvidia/slice", 2), nil, Fits, "has a place"},
 		"waits":          {train("nvidia/slice", 3), exhausted, Waits, "requests 3 of nvidia/slice on one GPU, and at most 2 are free on one"},
 		"too large":      {train("nvidia/slice", 5), filtered, Never, "no GPU has more than 4"},
-		"absent":         {train("nvidia/gpu", 1), filtered, Never, "nvidia/gpu, which no node has"},
+		"absent":         {train("nvidia/gpu", 1), filtered, Never, "nvidia/gpu, which no node has (the nodes have nvidia/slice)"},
+		"beyond numbers": {train("nvidia/slice", math.MaxUint64), filtered, Never, "no GPU has more than 4"},
+		"blocks":         {blocks(train("nvidia/slice", 3), "nvidia/slice", 2), exhausted, Never, "request 5 of nvidia/slice in all, and no node has more than 4"},
+		"count":          {times(train("nvidia/slice", 2), 4), exhausted, Never, "has a count of 4, each with 2 of nvidia/slice on one GPU, and all nodes have room for 3 of them"},
+		"count waits":    {times(train("nvidia/slice", 2), 3), exhausted, Waits, "too little is free"},
 		"by type":        {train("slice", 5), filtered, Never, "no GPU has more than 4"},
 		"by name":        {train("nvidia/slice/H200/1", 1), filtered, Never, "which no node has"},
 		"constraint":     {train("nvidia/slice", 1), filtered, Never, "leaves out all nodes: missing devices (2 nodes)"},

@@ -76,7 +76,7 @@ func Waiting(ctx context.Context, client *api.Client, inventory *Inventory) (*Qu
 	}
 	q.Devices = inventory.devices(groups)
 	for i := range q.Groups {
-		q.Groups[i].judge(q.Groups[i].failed, nil, q.Devices)
+		q.Groups[i].judge(q.Groups[i].failed, nil, q.Devices, inventory.names())
 	}
 	return q, nil
 }
@@ -93,15 +93,15 @@ func (q *Queue) add(ctx context.Context, client *api.Client, e *api.Evaluation) 
 	}
 	for _, group := range job.TaskGroups {
 		failed := e.FailedTGAllocs[*group.Name]
-		requests := requestsOf(group)
+		g := newGroup(group)
 		switch {
 		case failed == nil:
-		case len(requests) == 0:
+		case len(g.Requests) == 0:
 			q.Others++
 		default:
 			q.Groups = append(q.Groups, Blocked{
 				Job: e.JobID, Namespace: e.Namespace, Tried: time.Unix(0, e.CreateTime),
-				Group: Group{Name: *group.Name, Requests: requests}, failed: failed,
+				Group: g, failed: failed,
 			})
 		}
 	}

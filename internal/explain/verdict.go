@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +15,7 @@ import (
 const missingDevices = "missing devices"
 
 // judge says what becomes of the group. Whether it gets a place is Nomad's to decide: failed is its answer, nil if it finds one.
-func (g *Group) judge(failed *api.AllocationMetric, runsOn []string, devices []Device) {
+func (g *Group) judge(failed *api.AllocationMetric, runsOn []string, devices []Device, names []string) {
 	if failed == nil {
 		g.Verdict, g.Reason = Fits, "Nomad has a place for it now"
 		if len(runsOn) > 0 {
@@ -23,13 +24,13 @@ func (g *Group) judge(failed *api.AllocationMetric, runsOn []string, devices []D
 		return
 	}
 	g.Scheduler = &Scheduler{Evaluated: failed.NodesEvaluated, Filtered: failed.ConstraintFiltered, Exhausted: failed.DimensionExhausted}
-	tooLarge := g.tooLarge(devices)
+	tooMuch := cmp.Or(g.tooLarge(devices, names), g.tooMany(devices))
 	switch {
 	case failed.NodesEvaluated == 0:
 		g.Verdict, g.Reason = Never, fmt.Sprintf("no node is eligible: see the job's datacenters, its node pool %q, and nomad node status",
 			failed.NodePool)
-	case tooLarge != "":
-		g.Verdict, g.Reason = Never, tooLarge
+	case tooMuch != "":
+		g.Verdict, g.Reason = Never, tooMuch
 	case failed.NodesExhausted == 0 && len(failed.QuotaExhausted) == 0:
 		g.Verdict, g.Reason = Never, g.filtered(failed)
 	default:
@@ -40,8 +41,8 @@ func (g *Group) judge(failed *api.AllocationMetric, runsOn []string, devices []D
 	}
 }
 
-// tooLarge names a request that is larger than any GPU; "" if there is none.
-func (g *Group) tooLarge(devices []Device) string {
+// tooLarge names a request that no GPU can meet, be it free; "" if there is none. names are those that device blocks can have.
+func (g *Group) tooLarge(devices []Device, names []string) string {
 	for _, r := range g.Requests {
 		most, found := 0, false
 		for _, d := range devices {
@@ -50,11 +51,50 @@ func (g *Group) tooLarge(devices []Device) string {
 			}
 		}
 		if !found {
-			return fmt.Sprintf("task %s requests %s, which no node has: see nomad node status, and tranche doctor on the node", r.Task, r.Device)
+			there := "no node has any device"
+			if len(names) > 0 {
+				there = "the nodes have " + strings.Join(names, ", ")
+			}
+			return fmt.Sprintf("task %s requests %s, which no node has (%s): see nomad node status, and tranche doctor on the node",
+				r.Task, r.Device, there)
 		}
 		if r.Count > most {
 			return fmt.Sprintf("task %s requests %d of %s in one device block, and no GPU has more than %d: all of a block are on one GPU",
 				r.Task, r.Count, r.Device, most)
+		}
+	}
+	return ""
+}
+
+// tooMany says what all requests of an allocation, or all allocations together, exceed even if everything were free; "" if they do
+// not.
+func (g *Group) tooMany(devices []Device) string {
+	asked := map[string]int{}
+	for _, r := range g.Requests {
+		asked[r.Device] += r.Count
+	}
+	for _, device := range slices.Sorted(maps.Keys(asked)) {
+		onNode, most := map[string]int{}, 0
+		for _, d := range devices {
+			if d.matches(device) {
+				onNode[d.Node] += d.Total
+				most = max(most, onNode[d.Node])
+			}
+		}
+		if asked[device] > most {
+			return fmt.Sprintf("its tasks request %d of %s in all, and no node has more than %d", asked[device], device, most)
+		}
+	}
+	for _, r := range g.Requests {
+		places := 0
+		for _, d := range devices {
+			if d.matches(r.Device) {
+				places += d.Total / max(r.Count, 1)
+			}
+		}
+		if g.count > places {
+			return fmt.Sprintf("it has a count of %d, each with %d of %s on one GPU, and all nodes have room for %d of them", g.count, r.Count,
+				r.Device, places)
 		}
 	}
 	return ""

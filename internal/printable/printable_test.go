@@ -1,10 +1,20 @@
 package printable
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
 )
+
+func TestFprintf(t *testing.T) {
+	type named string
+	var b strings.Builder
+	Fprintf(&b, "%-4s|%d|%v|%s\n", named("a\x1b"), 7, errors.New("b\nc"), "d\te")
+	must.Eq(t, "a\\x1b|7|b\\nc|d\\te\n", b.String())
+	must.Eq(t, "a\nb\\x1b", Lines("a\nb\x1b"))
+}
 
 func TestText(t *testing.T) {
 	for text, want := range map[string]string{

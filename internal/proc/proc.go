@@ -90,14 +90,18 @@ func (id ID) lives() (bool, error) {
 	return true, err
 }
 
+// SinceBoot returns how long ago the machine booted, by a clock that nobody sets and that counts while it is suspended.
+func SinceBoot() (time.Duration, error) {
+	var sinceBoot unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot)
+	return time.Duration(sinceBoot.Nano()), err
+}
+
 // StartedBefore reports whether the process started before a time.
 func (id ID) StartedBefore(t time.Time) bool {
-	var sinceBoot unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot); err != nil {
-		return false
-	}
-	age := time.Duration(sinceBoot.Nano()) - time.Duration(id.StartTime)*time.Second/userHZ
-	return time.Now().Add(-age).Before(t)
+	sinceBoot, err := SinceBoot()
+	age := sinceBoot - time.Duration(id.StartTime)*time.Second/userHZ
+	return err == nil && time.Now().Add(-age).Before(t)
 }
 
 // Open returns a descriptor of the process (pidfd_open(2)), which never comes to mean another one. The error is

@@ -15,11 +15,22 @@ import (
 // workload returns what a container's claims are for, as its environment and its engine say: nothing of it is verified. It is for
 // people, so what cannot be read is left out.
 func (inv invocation) workload(env map[string]string, file *specFile) claim.Workload {
-	return claim.Workload{
+	w := claim.Workload{
 		Namespace: env["NOMAD_NAMESPACE"], Job: env["NOMAD_JOB_ID"], ParentJob: env["NOMAD_JOB_PARENT_ID"],
 		Group: env["NOMAD_GROUP_NAME"], Task: env["NOMAD_TASK_NAME"], Allocation: env["NOMAD_ALLOC_ID"],
 		ContainerName: cmp.Or(annotatedName(file), inv.dockerName(file), inv.podmanName()),
 	}
+	return w.In(allocDir(file))
+}
+
+// allocDir returns the directory of the allocation of a task of another driver, which mounts a part of it; empty if there is none.
+func allocDir(file *specFile) string {
+	for _, mount := range file.spec.Mounts {
+		if mount.Destination == "/alloc" && filepath.Base(mount.Source) == "alloc" {
+			return filepath.Dir(mount.Source)
+		}
+	}
+	return ""
 }
 
 // nameAnnotations are those in which nerdctl, containerd's CRI and CRI-O say a container's name.

@@ -23,6 +23,18 @@ func TestWorkload_OfTheEnvironment(t *testing.T) {
 	}, inv.workload(env, &specFile{spec: &specs.Spec{}}))
 }
 
+// The allocation's directory is known from what Nomad's drivers mount of it.
+func TestWorkload_AllocDir(t *testing.T) {
+	inv := invocation{id: "c1"}
+	env := map[string]string{"NOMAD_ALLOC_ID": "3f2a91b0"}
+	for source, want := range map[string]string{
+		"/opt/nomad/alloc/3f2a91b0/alloc": "/opt/nomad/alloc/3f2a91b0", "/opt/nomad/alloc/other/alloc": "", "/srv/data": "",
+	} {
+		spec := &specs.Spec{Mounts: []specs.Mount{{Destination: "/proc"}, {Destination: "/alloc", Source: source}}}
+		must.Eq(t, want, inv.workload(env, &specFile{spec: spec}).AllocDir)
+	}
+}
+
 func TestWorkload_NameOfTheContainer(t *testing.T) {
 	id := strings.Repeat("0123456789abcdef", 4)
 	docker := filepath.Join(t.TempDir(), "docker/containers")

@@ -206,6 +206,23 @@ func (r *Row) Used() (part float64, known bool) {
 	return r.used / r.available, true
 }
 
+// UnusedGiBHours is the reserved memory that was not used times the hours, while it was observed.
+func (r *Row) UnusedGiBHours() (hours float64, known bool) {
+	if r.observed == 0 {
+		return 0, false
+	}
+	return max(0, r.available-r.used) / hourMillis, true
+}
+
+// SortByUnused sorts the rows by the memory that was reserved and not used, the most first.
+func (r *Report) SortByUnused() {
+	slices.SortStableFunc(r.Rows, func(x, y *Row) int {
+		of, _ := x.UnusedGiBHours()
+		other, _ := y.UnusedGiBHours()
+		return cmp.Compare(other, of)
+	})
+}
+
 func gibHours(bytes uint64, millis int64) *big.Rat {
 	return ratio(new(big.Int).SetUint64(bytes), millis, gib)
 }

@@ -22,7 +22,7 @@ import (
 func (r *Report) Cells() (head []string, names int, rows [][]string, total []string) {
 	head = map[By][]string{ByJob: {"Namespace", "Job"}, ByNamespace: {"Namespace"}, ByGPU: {"Node", "GPU", "Model", "UUID"}, ByNode: {"Node"}}[r.By]
 	names = len(head)
-	head = append(head, "GiB-hours", "GPU-hours", "Used", "Peak", "Unobserved")
+	head = append(head, "GiB-hours", "GPU-hours", "Used", "Unused GiB-hours", "Peak", "Unobserved")
 	if r.Prices.Known() {
 		head = append(head, "Cost ("+r.Prices.Currency+")")
 	}
@@ -35,7 +35,7 @@ func (r *Report) Cells() (head []string, names int, rows [][]string, total []str
 }
 
 func (r *Report) numbers(row *Row) []string {
-	numbers := []string{decimal(row.GiBHours(), 3), decimal(row.GPUHours(), 3), row.used100(), row.peak(), row.unobserved()}
+	numbers := []string{decimal(row.GiBHours(), 3), decimal(row.GPUHours(), 3), row.used100(), row.unused(), row.peak(), row.unobserved()}
 	if r.Prices.Known() {
 		numbers = append(numbers, decimal(row.Cost(r.Prices), 2))
 	}
@@ -114,6 +114,14 @@ func (r *Row) used100() string {
 	return fmt.Sprintf("%.0f%%", 100*part)
 }
 
+func (r *Row) unused() string {
+	hours, known := r.UnusedGiBHours()
+	if !known {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", hours)
+}
+
 func (r *Row) peak() string {
 	if r.PeakBytes == 0 {
 		return "-"
@@ -152,6 +160,7 @@ type jsonRow struct {
 	GiBHours          json.Number  `json:"gib_hours"`
 	GPUHours          *json.Number `json:"gpu_hours"` // null: not known
 	UsedRatio         *float64     `json:"used_ratio"`
+	UnusedGiBHours    *float64     `json:"unused_gib_hours"`
 	PeakBytes         uint64       `json:"peak_bytes"`
 	UnobservedSeconds json.Number  `json:"unobserved_seconds"`
 	Cost              *json.Number `json:"cost,omitempty"`
@@ -185,6 +194,10 @@ func (r *Report) json(row *Row) jsonRow {
 	if part, known := row.Used(); known {
 		part = math.Round(part*1e6) / 1e6
 		j.UsedRatio = &part
+	}
+	if hours, known := row.UnusedGiBHours(); known {
+		hours = math.Round(hours*1e6) / 1e6
+		j.UnusedGiBHours = &hours
 	}
 	if r.Prices.Known() {
 		j.Cost = number(row.Cost(r.Prices))
@@ -226,7 +239,7 @@ func (r *Report) CSV(out io.Writer) error {
 		ByJob: {"namespace", "job", "container", "verified"}, ByNamespace: {"namespace", "verified"},
 		ByGPU: {"node", "gpu_uuid", "gpu_index", "gpu_model"}, ByNode: {"node"},
 	}[r.By]
-	head = append(head, "reserved_seconds", "gib_hours", "gpu_hours", "used_ratio", "peak_bytes", "unobserved_seconds")
+	head = append(head, "reserved_seconds", "gib_hours", "gpu_hours", "used_ratio", "unused_gib_hours", "peak_bytes", "unobserved_seconds")
 	if r.Prices.Known() {
 		head = append(head, "cost", "currency")
 	}
@@ -234,11 +247,7 @@ func (r *Report) CSV(out io.Writer) error {
 	for _, row := range r.Rows {
 		cells := row.cells(r.By)
 		j := r.json(row)
-		used := ""
-		if j.UsedRatio != nil {
-			used = strconv.FormatFloat(*j.UsedRatio, 'f', 6, 64)
-		}
-		cells = append(cells, string(j.ReservedSeconds), string(j.GiBHours), orEmpty(j.GPUHours), used,
+		cells = append(cells, string(j.ReservedSeconds), string(j.GiBHours), orEmpty(j.GPUHours), fraction(j.UsedRatio), fraction(j.UnusedGiBHours),
 			strconv.FormatUint(row.PeakBytes, 10), string(j.UnobservedSeconds))
 		if r.Prices.Known() {
 			cells = append(cells, orEmpty(j.Cost), r.Prices.Currency)
@@ -259,6 +268,14 @@ func (r *Row) cells(by By) []string {
 		return []string{cell(r.Namespace), cell(r.Job), cell(r.Container), strconv.FormatBool(r.Verified)}
 	}
 	return []string{cell(r.Namespace), strconv.FormatBool(r.Verified)}
+}
+
+// fraction writes a number with six digits after the point; nothing if it is not known.
+func fraction(x *float64) string {
+	if x == nil {
+		return ""
+	}
+	return strconv.FormatFloat(*x, 'f', 6, 64)
 }
 
 func orEmpty(n *json.Number) string {

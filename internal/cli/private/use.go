@@ -31,9 +31,15 @@ func usedDirs(base string) (map[string]bool, error) {
 			used[dir] = false
 		}
 	}
+	named := map[string]bool{}
 	for range min(2*len(dirs), 2) {
-		if err := addUsedByProcesses(base, used); err != nil {
+		if err := addNamedByProcesses(base, named); err != nil {
 			return nil, err
+		}
+	}
+	for _, dir := range dirs { // an environment may name anything
+		if named[dir] {
+			used[dir] = true
 		}
 	}
 	return used, nil
@@ -49,9 +55,9 @@ func locked(dir string) bool {
 	return filelock.TryExclusive(f) != nil
 }
 
-// addUsedByProcesses adds the directories that processes use. A process that cannot be read is another user's, who
+// addNamedByProcesses adds what may be directories that processes use. A process that cannot be read is another user's, who
 // cannot read this user's directories, or has ended.
-func addUsedByProcesses(base string, used map[string]bool) error {
+func addNamedByProcesses(base string, named map[string]bool) error {
 	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		return err
@@ -63,7 +69,7 @@ func addUsedByProcesses(base string, used map[string]bool) error {
 		}
 		for _, file := range []string{"environ", "maps"} {
 			text, _ := os.ReadFile(filepath.Join("/proc", p.Name(), file))
-			addPathsBelow(prefix, text, used)
+			addPathsBelow(prefix, text, named)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/printable"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -35,12 +36,12 @@ func (r *Report) PrintClaims(out io.Writer) error {
 
 func (r *Report) printDriver(w *errWriter) {
 	if r.NVMLError != "" {
-		fmt.Fprintf(w, "NVML is not available, so what the GPUs are and what they hold is not known: %s\n"+
+		printable.Fprintf(w, "NVML is not available, so what the GPUs are and what they hold is not known: %s\n"+
 			"See that nvidia-smi works, name the driver's directory by driver_root in the configuration or --driver-root, and run: "+
 			"tranche doctor\n", r.NVMLError)
 		return
 	}
-	fmt.Fprintf(w, "Driver %s, CUDA %s\n", r.DriverVersion, r.CUDAVersion)
+	printable.Fprintf(w, "Driver %s, CUDA %s\n", r.DriverVersion, r.CUDAVersion)
 }
 
 func (r *Report) printGPUs(w *errWriter) {
@@ -62,19 +63,19 @@ func (r *Report) printGPUs(w *errWriter) {
 		if g.UtilizationPercent >= 0 {
 			busy = fmt.Sprintf("%d%%", g.UtilizationPercent)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", g.Index, orUnknown(g.Name), orUnknown(g.UUID), g.Mode,
+		printable.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", g.Index, orUnknown(g.Name), orUnknown(g.UUID), g.Mode,
 			memory, used, busy, g.Slices.describeTaken(), g.Slices.Dormant, free)
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, g := range r.GPUs {
 		if g.Error != "" && r.NVMLError == "" {
-			fmt.Fprintf(w, "GPU %d: %s\n", g.Index, g.Error)
+			printable.Fprintf(w, "GPU %d: %s\n", g.Index, g.Error)
 		}
 		if g.Slices.Outside > 0 {
-			fmt.Fprintf(w, "GPU %d: processes without a claim use the memory of %d slices\n", g.Index, g.Slices.Outside)
+			printable.Fprintf(w, "GPU %d: processes without a claim use the memory of %d slices\n", g.Index, g.Slices.Outside)
 		}
 		if g.Unhealthy != nil {
-			fmt.Fprintf(w, "GPU %d is unhealthy since %s: %s\n", g.Index, g.Unhealthy.Since.Format(time.RFC3339), g.Unhealthy.Problem)
+			printable.Fprintf(w, "GPU %d is unhealthy since %s: %s\n", g.Index, g.Unhealthy.Since.Format(time.RFC3339), g.Unhealthy.Problem)
 		}
 	}
 }
@@ -93,7 +94,7 @@ func (s Slices) describeTaken() string {
 func (r *Report) printClaims(w *errWriter) {
 	if r.LedgerError != "" {
 		w.paragraph()
-		fmt.Fprintf(w, "The ledger cannot be read: %s\n", r.LedgerError)
+		printable.Fprintf(w, "The ledger cannot be read: %s\n", r.LedgerError)
 	}
 	if len(r.Claims) == 0 {
 		if r.LedgerError == "" {
@@ -107,27 +108,27 @@ func (r *Report) printClaims(w *errWriter) {
 	fmt.Fprintln(t, "CLAIM\tGPU\tMODE\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tWORKLOAD\tCONTAINER")
 	for _, c := range r.Claims {
 		used, peak, refused, processes := c.describeUsage()
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, PhysicalGPU(&c.Claim).Index, c.Mode,
+		printable.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, PhysicalGPU(&c.Claim).Index, c.Mode,
 			DescribeSlices(c.PhysicalGPU(), c.Slices), describeLimit(&c.Claim), used, peak, describeHostMemory(&c), refused,
 			processes, c.describeState(), c.Owner, c.describeWorkload(), DescribeContainer(c.Container))
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
 		if c.GPUUnhealthy != nil {
-			fmt.Fprintf(w, "claim %s: its GPU is unhealthy: %s\n", c.ID, c.GPUUnhealthy.Problem)
+			printable.Fprintf(w, "claim %s: its GPU is unhealthy: %s\n", c.ID, c.GPUUnhealthy.Problem)
 		}
 		if c.Uncounted != nil {
-			fmt.Fprintf(w, "claim %s uses %s that it does not count, since %s: %s\n", c.ID, size.Format(c.Uncounted.Bytes),
+			printable.Fprintf(w, "claim %s uses %s that it does not count, since %s: %s\n", c.ID, size.Format(c.Uncounted.Bytes),
 				c.Uncounted.Since.Format(time.RFC3339), c.Uncounted.Problem)
 		}
 		if c.UsageError != "" {
-			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageError)
+			printable.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageError)
 		}
 		if c.UsageWarning != "" {
-			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageWarning)
+			printable.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageWarning)
 		}
 		if c.State == claim.StateRunning && c.Container != nil && c.Container.Lacks != "" {
-			fmt.Fprintf(w, "claim %s: container %s: %s\n", c.ID, c.Container.ID, c.Container.Lacks)
+			printable.Fprintf(w, "claim %s: container %s: %s\n", c.ID, c.Container.ID, c.Container.Lacks)
 		}
 	}
 }
@@ -140,7 +141,7 @@ func (r *Report) printProblems(w *errWriter) {
 	} {
 		if unknown.cause != "" {
 			w.paragraph()
-			fmt.Fprintf(w, "%s is not known: %s\n", unknown.what, unknown.cause)
+			printable.Fprintf(w, "%s is not known: %s\n", unknown.what, unknown.cause)
 		}
 	}
 	if len(r.Problems) > 0 {
@@ -148,7 +149,7 @@ func (r *Report) printProblems(w *errWriter) {
 		fmt.Fprintln(w, "Files in the ledger that are no readable claims:")
 	}
 	for _, p := range r.Problems {
-		fmt.Fprintf(w, "  %s: %s\n", p.Path, p.Reason)
+		printable.Fprintf(w, "  %s: %s\n", p.Path, p.Reason)
 	}
 }
 
@@ -177,7 +178,11 @@ func (c *Claim) describeUsage() (used, peak, refused, processes string) {
 		return used, mebibytes(u.PeakBytes), strconv.FormatUint(u.Refused, 10), strconv.Itoa(len(u.Processes))
 	}
 	if c.UsageError == "" {
-		return "-", "-", "-", "-"
+		peak = "-"
+		if w := c.Workload; w != nil && w.PeakBytes > 0 {
+			peak = mebibytes(w.PeakBytes) // of the last container
+		}
+		return "-", peak, "-", "-"
 	}
 	return "?", "?", "?", "?"
 }

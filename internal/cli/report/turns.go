@@ -9,6 +9,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/percent"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // printTurns writes a table of the governed claims, if there are any.
@@ -24,13 +25,13 @@ func (r *Report) printTurns(w *errWriter) {
 			continue
 		}
 		had, gpuTime, waited, overruns, joined := c.describeTurns()
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, PhysicalGPU(&c.Claim).Index, percent.Format(c.Compute.Share),
+		printable.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, PhysicalGPU(&c.Claim).Index, percent.Format(c.Compute.Share),
 			percent.Format(c.Compute.Max), c.Compute.Class, had, gpuTime, waited, overruns, joined)
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
 		if c.Turns != nil && len(c.Turns.NotJoined) > 0 {
-			fmt.Fprintf(w, "claim %s: its share does not hold for processes that have not joined: %s%s\n", c.ID,
+			printable.Fprintf(w, "claim %s: its share does not hold for processes that have not joined: %s%s\n", c.ID,
 				describeProcesses(c.Turns.NotJoined), bypassText[c.Turns.Bypass])
 		}
 	}
