@@ -102,31 +102,6 @@ func (l *Library) Read(ctx context.Context) (*Node, error) {
 	})
 }
 
-// Processes implements Interface.
-func (l *Library) Processes(ctx context.Context, uuid string) ([]Process, error) {
-	return call(ctx, l, func() ([]Process, error) {
-		device, err := l.find(uuid)
-		if err != nil {
-			return nil, err
-		}
-		infos, ret := device.GetComputeRunningProcesses()
-		if ret != gonvml.SUCCESS {
-			return nil, failure("list the processes of the GPU "+uuid, ret)
-		}
-		processes := make([]Process, 0, len(infos))
-		for _, info := range infos {
-			const notAvailable = ^uint64(0)
-			known := info.UsedGpuMemory != notAvailable
-			process := Process{PID: int(info.Pid), UsedKnown: known}
-			if known {
-				process.UsedBytes = info.UsedGpuMemory
-			}
-			processes = append(processes, process)
-		}
-		return processes, nil
-	})
-}
-
 // Close implements Interface.
 func (l *Library) Close(ctx context.Context) error {
 	_, err := call(ctx, l, func() (struct{}, error) { return struct{}{}, l.stop() })
