@@ -28,6 +28,9 @@ type healthMonitor struct {
 	wake      func()
 	log       share.ChangeLog
 
+	// deaf is whether events were missed at the last check, which the fingerprint loop makes.
+	deaf bool
+
 	mu sync.Mutex
 	// xids are the last errors that made GPUs unhealthy, by UUID.
 	xids map[string]xidError
@@ -45,20 +48,50 @@ func (m *healthMonitor) watch(ctx context.Context) {
 	}
 }
 
-// record logs an Xid error, and keeps it if it makes the GPU unhealthy.
+// record logs an Xid error, and keeps it if it makes the GPU unhealthy. If NVML does not say which GPU it is, it may be any.
 func (m *healthMonitor) record(event nvml.Event) {
 	verdict := nvml.VerdictOn(event.Xid)
-	log := m.logger.With("gpu", event.UUID, "xid", event.Xid, "meaning", verdict.Meaning)
+	uuids, text := []string{event.UUID}, fmt.Sprintf("Xid %d: %s", event.Xid, verdict.Meaning)
+	if event.UUID == "" {
+		uuids, text = m.physical(), text+" (the driver does not say on which GPU)"
+	}
+	log := m.logger.With("gpu", strings.Join(uuids, ", "), "xid", event.Xid, "meaning", verdict.Meaning)
 	switch {
 	case verdict.Unhealthy():
 		log.Error("GPU reported an error that makes it unhealthy")
-		m.setXid(event.UUID, xidError{m.clock.Now(), fmt.Sprintf("Xid %d: %s", event.Xid, verdict.Meaning)})
+		for _, uuid := range uuids {
+			m.setXid(uuid, xidError{m.clock.Now(), text})
+		}
 	case verdict.Kind == nvml.XidUnknown:
 		log.Error("GPU reported an error")
 	default:
 		log.Warn("GPU reported an error of a program, or a notice")
 	}
 	m.wake()
+}
+
+// physical returns the UUIDs of the node's GPUs.
+func (m *healthMonitor) physical() []string {
+	var uuids []string
+	for _, g := range m.inventory.list() {
+		if g.Origin == nil {
+			uuids = append(uuids, g.UUID)
+		}
+	}
+	return uuids
+}
+
+// checkEvents logs when Xid errors are missed, and when they are received again.
+func (m *healthMonitor) checkEvents() {
+	err := m.driver.EventsError()
+	changed := m.log.Changed("events", err)
+	switch {
+	case err != nil && changed:
+		m.logger.Error("cannot receive the Xid errors of GPUs; it is retried", "error", err)
+	case err == nil && m.deaf:
+		m.logger.Info("the Xid errors of GPUs are received again")
+	}
+	m.deaf = err != nil
 }
 
 func (m *healthMonitor) setXid(uuid string, x xidError) {

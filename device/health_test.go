@@ -1,14 +1,18 @@
 package device
 
 import (
+	"bytes"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
@@ -63,6 +67,50 @@ func TestHealth_Xid(t *testing.T) {
 	n.later.Store(int64(time.Minute))
 	n.recovery(nvml.RecoveryNone)
 	must.Eq(t, "", n.next(t))
+}
+
+// An error of which the driver does not say the GPU may be any GPU's.
+func TestHealth_XidOfAnyGPU(t *testing.T) {
+	a, b := nvmltest.H200(0), nvmltest.H200(1)
+	fake := nvmltest.New(a, b)
+	p := newPlugin(t, fake, neverByItself)
+	stream := fingerprint(t, p)
+	next(t, stream)
+	must.NoError(t, fake.Post(t.Context(), nvml.Event{Xid: 79}))
+	for _, group := range next(t, stream).Devices {
+		must.StrContains(t, group.Devices[0].HealthDesc, "Xid 79: the GPU fell off the bus (the driver does not say on which GPU)")
+	}
+	must.MapLen(t, 2, unhealthyOf(t, p))
+}
+
+// A plugin that misses errors of GPUs says so, to others as well, until it receives them again.
+func TestHealth_EventsMissed(t *testing.T) {
+	fake := nvmltest.New(nvmltest.H200(0))
+	p := newPlugin(t, fake, neverByItself)
+	clock := moveByHand(p)
+	var log bytes.Buffer
+	n := p.node.Load()
+	n.health.logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+	missed := func() *health.Condition {
+		t.Helper()
+		n.update(t.Context())
+		report, err := health.Read(n.runDir)
+		must.NoError(t, err)
+		return report.Events
+	}
+	must.Nil(t, missed())
+	must.Eq(t, "", log.String())
+	fake.SetEventsError(errors.New("NVML could not wait for events: Unknown Error"))
+	first := missed()
+	must.Eq(t, "NVML could not wait for events: Unknown Error", first.Problem)
+	clock.later.Add(int64(time.Hour))
+	must.Eq(t, first, missed(), must.Sprint("since the first moment"))
+	must.Eq(t, 1, strings.Count(log.String(), "cannot receive the Xid errors of GPUs"))
+	must.MapEmpty(t, unhealthyOf(t, p))
+	fake.SetEventsError(nil)
+	must.Nil(t, missed())
+	must.Nil(t, missed())
+	must.Eq(t, 1, strings.Count(log.String(), "are received again"))
 }
 
 // With drivers that do not report recovery, a GPU that was absent is taken to have been reset.

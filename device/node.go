@@ -124,7 +124,7 @@ func (n *node) addParts() {
 	}
 	n.reservations = &reservations{scanner: n.scanner, inventory: n.inventory, modes: n.modes, daemons: n.daemons}
 	n.owners = owners.New(n.nomad, n.ledger, n.logger)
-	n.published = &publishedState{runDir: n.runDir, bypass: n.bypass, clock: n.clock, logger: n.logger}
+	n.published = &publishedState{runDir: n.runDir, driver: n.driver, bypass: n.bypass, clock: n.clock, logger: n.logger}
 	n.unmanaged = &unmanagedUse{
 		driver: n.driver, ledger: n.ledger, clock: n.clock, inventory: n.inventory, daemons: n.daemons, logger: n.logger,
 		uncounted: uncountedMemory{ledger: n.ledger, clock: n.clock, logger: n.logger, charged: n.uncounted != uncountedObserved,

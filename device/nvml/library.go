@@ -44,9 +44,11 @@ type Library struct {
 	lib      gonvml.Interface
 	started  bool
 	// had is whether there was a session before.
-	had      bool
-	startAt  time.Time
-	restart  bool
+	had     bool
+	startAt time.Time
+	restart bool
+	// renew has the session restarted even if all GPUs answer.
+	renew    bool
 	startErr error
 	uuids    map[int]string
 	traits   map[string]Traits
@@ -56,7 +58,8 @@ type Library struct {
 	// waiting holds a token while NVML waits for events, and while the session ends or begins. It is taken after callLock.
 	waiting chan struct{}
 	// events receives the session's events; nil without a receiver.
-	events atomic.Pointer[eventSet]
+	events      atomic.Pointer[eventSet]
+	eventsState eventsState
 	// begun receives a value when a session has begun.
 	begun chan struct{}
 
@@ -145,7 +148,7 @@ func wait[T any](ctx context.Context, fn func() (T, error)) (T, error) {
 
 // start makes sure that there is a session with the driver.
 func (l *Library) start() error {
-	if l.started && l.restart && l.now().Sub(l.startAt) >= restartInterval {
+	if l.started && (l.restart || l.renew) && l.now().Sub(l.startAt) >= restartInterval {
 		// The outcome of ending the old session does not matter to the new one.
 		if err := l.stop(); errors.Is(err, errStillWaiting) || errors.Is(err, errCallRunning) {
 			l.startAt = l.now() // the old one is kept for a while
@@ -166,7 +169,7 @@ func (l *Library) start() error {
 	if l.startErr != nil {
 		return l.startErr
 	}
-	l.started, l.had, l.restart = true, true, false
+	l.started, l.had, l.restart, l.renew = true, true, false, false
 	l.uuids = make(map[int]string)
 	l.gpuCalls.clearSymbols()
 	l.listed = l.listGPUs()

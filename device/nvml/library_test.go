@@ -147,6 +147,30 @@ func TestLibrary_Read_lostGPU(t *testing.T) {
 	must.Len(t, 1, lib.ShutdownCalls(), must.Sprint("a healthy session was begun anew"))
 }
 
+// After MIG was turned on or off the session is begun again, even if it had just begun: it is registered for events by a handle
+// that is no longer valid.
+func TestLibrary_SetMIG_renewsSession(t *testing.T) {
+	d := device()
+	d.GetMigModeFunc = func() (int, int, gonvml.Return) { return 0, 0, gonvml.ERROR_NOT_SUPPORTED }
+	d.SetMigModeFunc = func(int) (gonvml.Return, gonvml.Return) { return gonvml.SUCCESS, gonvml.SUCCESS }
+	lib := library(d)
+	lib.ExtensionsFunc = func() gonvml.ExtendedInterface {
+		return &mock.ExtendedInterface{LookupSymbolFunc: hasOnly(migSymbols...)}
+	}
+	now := time.Unix(1000, 0)
+	l := loaded(lib, &now)
+	for _, want := range []int{0, 0, 1, 1} {
+		_, err := l.Read(t.Context())
+		must.NoError(t, err)
+		must.Len(t, want, lib.ShutdownCalls())
+		if len(d.SetMigModeCalls()) == 0 {
+			must.NoError(t, l.SetMIG(t.Context(), uuid, true))
+			continue
+		}
+		now = now.Add(restartInterval)
+	}
+}
+
 // A process is listed once, on whichever of NVML's lists it is. A list that the driver or the GPU lacks has no processes.
 func TestLibrary_Processes(t *testing.T) {
 	lists := func(infos ...gonvml.ProcessInfo) func() ([]gonvml.ProcessInfo, gonvml.Return) {

@@ -28,6 +28,8 @@ type Interface interface {
 	// is a session, which Read begins: to see earlier ones, read the Health of GPUs. There may be one receiver at a time,
 	// and no call waits for it.
 	Events(ctx context.Context) <-chan Event
+	// EventsError returns why the receiver of Events misses some; nil if it does not. What fails is retried.
+	EventsError() error
 	// Close ends the session with the driver. Read begins a new one.
 	Close(ctx context.Context) error
 }
