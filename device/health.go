@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/device/share/mps"
 )
 
 // recoverySettles is how long the driver may take to report which recovery an Xid error needs. That it needs none counts
@@ -23,6 +26,7 @@ const recoverySettles = 10 * time.Second
 type healthMonitor struct {
 	driver    *share.Driver
 	inventory *inventory
+	daemons   *mps.Daemons
 	clock     *share.Clock
 	logger    hclog.Logger
 	wake      func()
@@ -128,7 +132,7 @@ func (m *healthMonitor) conditions(ctx context.Context, gpus []nvml.GPU) map[str
 			health = &nvml.Health{}
 		}
 		m.warn(g, health)
-		if condition := m.condition(g.UUID, health); condition != "" {
+		if condition := cmp.Or(m.condition(g.UUID, health), m.computeModeProblem(g, health.ComputeMode)); condition != "" {
 			conditions[g.UUID] = condition
 		}
 	}
@@ -164,6 +168,23 @@ func (m *healthMonitor) warn(g nvml.GPU, health *nvml.Health) {
 	if m.log.Changed("warnings of "+g.UUID, err) && err != nil {
 		m.logger.Warn("a GPU needs attention", "gpu", g.UUID, "name", g.Name, "what", err)
 	}
+}
+
+// computeModeProblem returns why a GPU's tasks cannot compute in its compute mode; empty if they can. An MPS control daemon has
+// one of its own.
+func (m *healthMonitor) computeModeProblem(g nvml.GPU, mode *nvml.ComputeMode) string {
+	policy := m.inventory.settings.sharing.of(g)
+	if mode == nil || *mode == nvml.ComputeDefault || policy.Mode == claim.ModeMPS || m.daemons.Manager.Owns(g.UUID) {
+		return ""
+	}
+	cannot := "no program can compute on it"
+	if *mode != nvml.ComputeProhibited {
+		if !policy.Shared() {
+			return ""
+		}
+		cannot = "only one program at a time can compute on it"
+	}
+	return fmt.Sprintf("its compute mode is %s, so that %s: nvidia-smi -i %d -c DEFAULT", mode, cannot, g.Index)
 }
 
 // condition returns why a GPU is unhealthy; empty if it is not. Newer drivers report when it has recovered; with older

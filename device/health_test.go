@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
@@ -81,6 +82,71 @@ func TestHealth_XidOfAnyGPU(t *testing.T) {
 		must.StrContains(t, group.Devices[0].HealthDesc, "Xid 79: the GPU fell off the bus (the driver does not say on which GPU)")
 	}
 	must.MapLen(t, 2, unhealthyOf(t, p))
+}
+
+// A compute mode in which the tasks of a GPU cannot compute makes it unhealthy, until an operator changes it.
+func TestHealth_ComputeMode(t *testing.T) {
+	mig := []any{map[string]any{"profiles": []any{"3g.71gb"}}}
+	shared := []any{map[string]any{"profiles": []any{"3g.71gb"}, "mode": "slice"}}
+	for name, tc := range map[string]struct {
+		options    map[string]any
+		exclusive  bool
+		prohibited bool
+	}{
+		"slice":      {nil, true, true},
+		"timeslice":  {map[string]any{"mode": "timeslice", "replicas": 2}, true, true},
+		"exclusive":  {map[string]any{"mode": "exclusive"}, false, true},
+		"mig":        {map[string]any{"mode": "mig", "mig": mig}, false, true},
+		"mig shared": {map[string]any{"mode": "mig", "mig": shared}, true, true},
+		"mps":        {map[string]any{"mode": "mps", "slice_memory": "20GiB"}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := nvmltest.H200(0)
+			fake := nvmltest.New(g)
+			p := newPlugin(t, fake, tc.options)
+			n := p.node.Load()
+			n.daemons.Manager = newFakeManager()
+			condition := func(mode nvml.ComputeMode) string {
+				t.Helper()
+				must.NoError(t, fake.SetComputeMode(t.Context(), g.UUID, mode))
+				return n.health.conditions(t.Context(), []nvml.GPU{g})[g.UUID]
+			}
+			for mode, unusable := range map[nvml.ComputeMode]bool{
+				nvml.ComputeDefault: false, nvml.ComputeExclusiveProcess: tc.exclusive, nvml.ComputeProhibited: tc.prohibited,
+			} {
+				want := ""
+				if unusable {
+					want = "its compute mode is " + mode.String() + ", so that "
+				}
+				got := condition(mode)
+				must.StrHasPrefix(t, want, got)
+				must.Eq(t, want == "", got == "", must.Sprint(got))
+			}
+			n.daemons.Manager = newFakeManager(g.UUID)
+			must.Eq(t, "", condition(nvml.ComputeExclusiveProcess), must.Sprint("an MPS control daemon has set it"))
+		})
+	}
+}
+
+// On the simulated GPU.
+func TestHealth_ComputeModeSimulated(t *testing.T) { simtest.InProcess(t, testComputeModeSimulated) }
+
+func testComputeModeSimulated(t *testing.T) {
+	node := simtest.H200x2(t)
+	library := nvml.New(node.DriverRoot)
+	p := newPlugin(t, library, map[string]any{"driver_root": node.DriverRoot})
+	stream := fingerprint(t, p)
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+	must.NoError(t, library.SetComputeMode(t.Context(), simtest.H200UUID0, nvml.ComputeExclusiveProcess))
+	p.node.Load().wake()
+	for _, reason := range unhealthy(next(t, stream).Devices[0]) {
+		must.Eq(t, "its compute mode is Exclusive_Process, so that only one program at a time can compute on it: "+
+			"nvidia-smi -i 0 -c DEFAULT", reason)
+	}
+	must.MapLen(t, 1, unhealthyOf(t, p))
+	must.NoError(t, library.SetComputeMode(t.Context(), simtest.H200UUID0, nvml.ComputeDefault))
+	p.node.Load().wake()
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 }
 
 // A plugin that misses errors of GPUs says so, to others as well, until it receives them again.

@@ -117,7 +117,9 @@ func (n *node) addModes() {
 func (n *node) addParts() {
 	n.check = &configCheck{settings: n.settings, driver: n.driver, modes: n.modes, layout: n.layout, logger: n.logger}
 	n.inventory = newInventory(n.settings, n.modes, n.logger)
-	n.health = &healthMonitor{driver: n.driver, inventory: n.inventory, clock: n.clock, logger: n.logger, wake: n.wake}
+	n.health = &healthMonitor{
+		driver: n.driver, inventory: n.inventory, daemons: n.daemons, clock: n.clock, logger: n.logger, wake: n.wake,
+	}
 	n.scanner = &scanner{
 		driver: n.driver, check: n.check, health: n.health, inventory: n.inventory, onDemand: n.onDemand, costs: n.costs,
 		wake: n.wake,

@@ -139,12 +139,14 @@ func TestLibrary_Events_registeredLater(t *testing.T) {
 				now, ret := time.Unix(1000, 0), gonvml.ERROR_UNKNOWN
 				lib := eventful(func() gonvml.Return { time.Sleep(eventWait); return gonvml.ERROR_TIMEOUT })
 				well, _ := lib.DeviceGetHandleByIndex(0)
-				ill := *well.(*mock.Device)
+				ill, types := device(), well.(*mock.Device).GetSupportedEventTypesFunc
 				ill.GetUUIDFunc = func() (string, gonvml.Return) { return "GPU-ill", gonvml.SUCCESS }
-				fails(&ill, func() gonvml.Return { return ret })
+				ill.GetSupportedEventTypesFunc = types
+				ill.RegisterEventsFunc = func(uint64, gonvml.EventSet) gonvml.Return { return gonvml.SUCCESS }
+				fails(ill, func() gonvml.Return { return ret })
 				lib.DeviceGetCountFunc = func() (int, gonvml.Return) { return 2, gonvml.SUCCESS }
 				lib.DeviceGetHandleByIndexFunc = func(index int) (gonvml.Device, gonvml.Return) {
-					return []gonvml.Device{well, &ill}[index], gonvml.SUCCESS
+					return []gonvml.Device{well, ill}[index], gonvml.SUCCESS
 				}
 				l := loaded(lib, &now)
 				_, err := l.Read(t.Context())

@@ -35,8 +35,10 @@ var requiredSymbols = []string{
 // except queries of single GPUs: see gpuCalls.
 type Library struct {
 	driverRoot string
-	load       func(path string) (gonvml.Interface, error)
-	now        func() time.Time
+	// injected is whether the library is a test's, which has no device nodes.
+	injected bool
+	load     func(path string) (gonvml.Interface, error)
+	now      func() time.Time
 
 	// callLock holds a token while a call is in the driver. It protects the fields up to listed. It is not a mutex because a
 	// caller must be able to stop waiting for a call that never returns.
@@ -82,7 +84,7 @@ func New(driverRoot string) *Library {
 // NewWith returns the NVML of a library that is loaded already, such as the mock of a test.
 func NewWith(lib gonvml.Interface) *Library {
 	l := New("/")
-	l.lib = lib
+	l.lib, l.injected = lib, true
 	return l
 }
 
