@@ -78,4 +78,7 @@ func TestContainer_CDISpecOfOtherNumbers(t *testing.T) {
 	must.Eq(t, "nvidia-uvm nvidia1 nvidiactl", n.fills("c1", n.simulated(n.probe("b", env))))
 	_, err := os.Stat(filepath.Join(n.cfg.RunDir, "node"))
 	must.NoError(t, err, must.Sprint("no CDI spec was generated"))
+	must.StrContains(t, n.output("c1"), "tranche-runtime: CDI spec of the node not used (reason: the CDI spec "+
+		filepath.Join(n.cfg.DriverRoot, "etc/cdi"))
+	must.StrContains(t, n.output("c1"), "and the GPU has minor number 0 now; write it again with nvidia-ctk cdi generate)\n")
 }
