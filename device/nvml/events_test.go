@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,7 +85,9 @@ func TestLibrary_Events_pause(t *testing.T) {
 // A wait that fails for good is known, and another set is tried. That one may work.
 func TestLibrary_Events_failForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now, broken := time.Unix(1000, 0), true
+		const noWait, noSet, well = 0, 1, 2
+		var driver atomic.Int32
+		now := time.Unix(1000, 0)
 		lib := eventful(func() gonvml.Return { return gonvml.SUCCESS })
 		works, _ := lib.EventSetCreateFunc()
 		fails := &mock.EventSet{
@@ -92,8 +95,11 @@ func TestLibrary_Events_failForGood(t *testing.T) {
 			WaitFunc: func(uint32) (gonvml.EventData, gonvml.Return) { return gonvml.EventData{}, gonvml.ERROR_UNKNOWN },
 		}
 		lib.EventSetCreateFunc = func() (gonvml.EventSet, gonvml.Return) {
-			if broken {
+			switch driver.Load() {
+			case noWait:
 				return fails, gonvml.SUCCESS
+			case noSet:
+				return nil, gonvml.ERROR_UNKNOWN
 			}
 			return works, gonvml.SUCCESS
 		}
@@ -106,19 +112,19 @@ func TestLibrary_Events_failForGood(t *testing.T) {
 		time.Sleep(10*eventPause + eventPause/2)
 		must.ErrorIs(t, l.EventsError(), gonvml.ERROR_UNKNOWN)
 		must.Eq(t, len(lib.EventSetCreateCalls()), len(fails.FreeCalls())+1, must.Sprint("sets are left"))
-		broken = false
+		driver.Store(well)
 		must.Eq(t, Event{UUID: uuid, Xid: 48}, <-events)
 		synctest.Wait()
 		must.NoError(t, l.EventsError())
 
-		lib.EventSetCreateFunc = func() (gonvml.EventSet, gonvml.Return) { return nil, gonvml.ERROR_UNKNOWN }
+		driver.Store(noSet)
 		must.NoError(t, l.Close(t.Context()))
 		_, err = l.Read(t.Context())
 		must.NoError(t, err)
 		must.Eq(t, Event{UUID: uuid, Xid: 48}, <-events, must.Sprint("the one that was on its way"))
 		time.Sleep(3 * eventPause)
 		must.ErrorIs(t, l.EventsError(), gonvml.ERROR_UNKNOWN)
-		lib.EventSetCreateFunc = func() (gonvml.EventSet, gonvml.Return) { return works, gonvml.SUCCESS }
+		driver.Store(well)
 		must.Eq(t, Event{UUID: uuid, Xid: 48}, <-events)
 		cancel()
 	})
@@ -136,15 +142,27 @@ func TestLibrary_Events_registeredLater(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				now, ret := time.Unix(1000, 0), gonvml.ERROR_UNKNOWN
+				var fault, empty atomic.Bool
+				fault.Store(true)
+				now := time.Unix(1000, 0)
 				lib := eventful(func() gonvml.Return { time.Sleep(eventWait); return gonvml.ERROR_TIMEOUT })
 				well, _ := lib.DeviceGetHandleByIndex(0)
 				ill, types := device(), well.(*mock.Device).GetSupportedEventTypesFunc
 				ill.GetUUIDFunc = func() (string, gonvml.Return) { return "GPU-ill", gonvml.SUCCESS }
 				ill.GetSupportedEventTypesFunc = types
 				ill.RegisterEventsFunc = func(uint64, gonvml.EventSet) gonvml.Return { return gonvml.SUCCESS }
-				fails(ill, func() gonvml.Return { return ret })
-				lib.DeviceGetCountFunc = func() (int, gonvml.Return) { return 2, gonvml.SUCCESS }
+				fails(ill, func() gonvml.Return {
+					if fault.Load() {
+						return gonvml.ERROR_UNKNOWN
+					}
+					return gonvml.SUCCESS
+				})
+				lib.DeviceGetCountFunc = func() (int, gonvml.Return) {
+					if empty.Load() {
+						return 0, gonvml.ERROR_UNKNOWN
+					}
+					return 2, gonvml.SUCCESS
+				}
 				lib.DeviceGetHandleByIndexFunc = func(index int) (gonvml.Device, gonvml.Return) {
 					return []gonvml.Device{well, ill}[index], gonvml.SUCCESS
 				}
@@ -158,13 +176,12 @@ func TestLibrary_Events_registeredLater(t *testing.T) {
 				must.ErrorContains(t, l.EventsError(), "NVML could not register for events of the GPU GPU-ill")
 				must.Len(t, 1, lib.EventSetCreateCalls())
 				must.MapLen(t, 1, l.events.Load().uuids)
-				ret = gonvml.SUCCESS
+				fault.Store(false)
 				time.Sleep(registerInterval + eventPause)
 				must.NoError(t, l.EventsError())
 				must.MapLen(t, 2, l.events.Load().uuids)
 
-				lib.DeviceGetCountFunc = func() (int, gonvml.Return) { return 0, ret } // none at all
-				ret = gonvml.ERROR_UNKNOWN
+				empty.Store(true) // none at all
 				must.NoError(t, l.subscribeAnew(t))
 				time.Sleep(3 * eventPause)
 				must.ErrorContains(t, l.EventsError(), "NVML could not count the GPUs")
