@@ -151,8 +151,8 @@ func (l *Library) listen(ctx context.Context, out chan<- Event) bool {
 // errNoEvents says that there is nothing to wait for events on.
 var errNoEvents = errors.New("not subscribed to events")
 
-// subscribe subscribes to the events of all GPUs of the session, in place of an earlier subscription. It begins no session, because that may start programs;
-// only calls that need one do.
+// subscribe subscribes to the events of all GPUs of the session, in place of an earlier subscription. It begins no session,
+// because that may start programs; only calls that need one do.
 func (l *Library) subscribe(ctx context.Context) error {
 	_, err := call(ctx, l, func() (struct{}, error) {
 		if !l.started || !l.has(eventSymbols...) {

@@ -71,6 +71,7 @@ func TestChosenGPU(t *testing.T) {
 	mixed := &nvml.Node{GPUs: []nvml.GPU{nvmltest.H200(0), other}}
 	single := &nvml.Node{GPUs: []nvml.GPU{nvmltest.H200(0)}}
 	uuid := nvmltest.H200(1).UUID
+	const cuda, tools, byBus = "CUDA_VISIBLE_DEVICES=", "NVIDIA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 	for name, tc := range map[string]struct {
 		flag    string
 		environ []string
@@ -78,21 +79,23 @@ func TestChosenGPU(t *testing.T) {
 		want    gpuChoice
 		refused string
 	}{
-		"nothing":                     {"", nil, node, gpuChoice{"--gpu", "0"}, ""},
-		"the flag":                    {"1", []string{"CUDA_VISIBLE_DEVICES=0,1", "NVIDIA_VISIBLE_DEVICES=0"}, node, gpuChoice{"--gpu", "1"}, ""},
-		"CUDA's variable":             {"", []string{"CUDA_VISIBLE_DEVICES=1", "NVIDIA_VISIBLE_DEVICES=0"}, node, gpuChoice{"CUDA_VISIBLE_DEVICES", "1"}, ""},
-		"by UUID":                     {"", []string{"CUDA_VISIBLE_DEVICES=" + uuid}, mixed, gpuChoice{"CUDA_VISIBLE_DEVICES", uuid}, ""},
-		"the rest is ignored by CUDA": {"", []string{"CUDA_VISIBLE_DEVICES= 1,-1,0"}, node, gpuChoice{"CUDA_VISIBLE_DEVICES", "1"}, ""},
-		"several":                     {"", []string{"CUDA_VISIBLE_DEVICES=0,1"}, node, gpuChoice{}, "CUDA_VISIBLE_DEVICES=0,1 names 2 GPUs, and a command has one: name one with --gpu"},
-		"none":                        {"", []string{"CUDA_VISIBLE_DEVICES="}, node, gpuChoice{}, "CUDA_VISIBLE_DEVICES= names no GPU"},
-		"hidden":                      {"", []string{"CUDA_VISIBLE_DEVICES=-1"}, single, gpuChoice{}, "CUDA_VISIBLE_DEVICES=-1 names no GPU"},
-		"a number among others":       {"", []string{"CUDA_VISIBLE_DEVICES=1"}, mixed, gpuChoice{}, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name one with --gpu"},
-		"a number by bus":             {"", []string{"CUDA_VISIBLE_DEVICES=1", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}, mixed, gpuChoice{"CUDA_VISIBLE_DEVICES", "1"}, ""},
-		"the tools' variable":         {"", []string{"NVIDIA_VISIBLE_DEVICES=" + uuid}, node, gpuChoice{"NVIDIA_VISIBLE_DEVICES", uuid}, ""},
-		"several of the tools":        {"", []string{"NVIDIA_VISIBLE_DEVICES=1,0"}, node, gpuChoice{}, "NVIDIA_VISIBLE_DEVICES=1,0 names 2 GPUs"},
-		"all of the tools":            {"", []string{"NVIDIA_VISIBLE_DEVICES=all"}, node, gpuChoice{"--gpu", "0"}, ""},
-		"void":                        {"", []string{"NVIDIA_VISIBLE_DEVICES=void"}, node, gpuChoice{"--gpu", "0"}, ""},
-		"a number outside":            {"", []string{"NVIDIA_VISIBLE_DEVICES=3"}, single, gpuChoice{"--gpu", "0"}, ""},
+		"nothing":  {"", nil, node, gpuChoice{"--gpu", "0"}, ""},
+		"the flag": {"1", []string{cuda + "0,1", tools + "0"}, node, gpuChoice{"--gpu", "1"}, ""},
+
+		"CUDA's variable":             {"", []string{cuda + "1", tools + "0"}, node, gpuChoice{"CUDA_VISIBLE_DEVICES", "1"}, ""},
+		"by UUID":                     {"", []string{cuda + uuid}, mixed, gpuChoice{"CUDA_VISIBLE_DEVICES", uuid}, ""},
+		"the rest is ignored by CUDA": {"", []string{cuda + " 1,-1,0"}, node, gpuChoice{"CUDA_VISIBLE_DEVICES", "1"}, ""},
+		"several":                     {"", []string{cuda + "0,1"}, node, gpuChoice{}, cuda + "0,1 names 2 GPUs, and a command has one"},
+		"none":                        {"", []string{cuda}, node, gpuChoice{}, cuda + " names no GPU: name one with --gpu"},
+		"hidden":                      {"", []string{cuda + "-1"}, single, gpuChoice{}, cuda + "-1 names no GPU"},
+		"a number among others":       {"", []string{cuda + "1"}, mixed, gpuChoice{}, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name one"},
+		"a number by bus":             {"", []string{cuda + "1", byBus}, mixed, gpuChoice{"CUDA_VISIBLE_DEVICES", "1"}, ""},
+
+		"the tools' variable":  {"", []string{tools + uuid}, node, gpuChoice{"NVIDIA_VISIBLE_DEVICES", uuid}, ""},
+		"several of the tools": {"", []string{tools + "1,0"}, node, gpuChoice{}, tools + "1,0 names 2 GPUs"},
+		"all of the tools":     {"", []string{tools + "all"}, node, gpuChoice{"--gpu", "0"}, ""},
+		"void":                 {"", []string{tools + "void"}, node, gpuChoice{"--gpu", "0"}, ""},
+		"a number outside":     {"", []string{tools + "3"}, single, gpuChoice{"--gpu", "0"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := chosenGPU(tc.flag, tc.environ, tc.node)

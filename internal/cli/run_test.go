@@ -58,7 +58,11 @@ func TestRunTakesTheCallersGPU(t *testing.T) {
 		must.Eq(t, 0, code, must.Sprint(stderr))
 		must.Eq(t, nvmltest.H200(1).UUID+" 0\n", out)
 	}
-	for list, want := range map[string]string{"0,1": "names 2 GPUs, and a command has one: name one with --gpu", "7": "CUDA_VISIBLE_DEVICES: there is no GPU 7", "": "names no GPU"} {
+	for list, want := range map[string]string{
+		"0,1": "names 2 GPUs, and a command has one: name one with --gpu",
+		"7":   "CUDA_VISIBLE_DEVICES: there is no GPU 7",
+		"":    "names no GPU",
+	} {
 		tr := newTrial(t)
 		tr.environ = append(tr.environ, "CUDA_VISIBLE_DEVICES="+list)
 		code, _, stderr := tr.run("--memory", "1GiB", "--", "true")
