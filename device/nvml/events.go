@@ -63,6 +63,8 @@ type eventSet struct {
 	// failed says why a GPU could not be registered, and registeredAt is when that was tried.
 	failed       error
 	registeredAt time.Time
+	// failures counts the waits in a row that failed.
+	failures int
 }
 
 // eventsState is whether the receiver of Events misses some.
@@ -82,6 +84,13 @@ func (l *Library) Events(ctx context.Context) <-chan Event {
 		}
 	}()
 	return out
+}
+
+// isBroken reports whether the session's set will not work again: it fails forever for a GPU that is lost, and otherwise that is
+// assumed when it has failed twice in a row.
+func (l *Library) isBroken(err error) bool {
+	set := l.events.Load()
+	return set != nil && (set.failures > 1 || errors.Is(err, gonvml.ERROR_GPU_IS_LOST))
 }
 
 // EventsError implements Interface.
@@ -115,8 +124,8 @@ func (l *Library) listen(ctx context.Context, out chan<- Event) bool {
 		if err = l.subscribe(ctx); err == nil {
 			return true
 		}
-	case err != nil && ctx.Err() == nil:
-		// Another set may work, and does not have a GPU that is lost, for which this one would fail forever.
+	case err != nil && ctx.Err() == nil && l.isBroken(err):
+		// Another set may work, but does not have the events that wait in this one.
 		_ = l.subscribe(ctx)
 	}
 	var wakeUp <-chan time.Time
@@ -255,7 +264,9 @@ func (l *Library) nextEvent(ctx context.Context) (*Event, error) {
 	}()
 	select {
 	case r := <-done:
+		set.failures++
 		if r.err == nil {
+			set.failures = 0
 			l.eventsState.set(l.registerAgain(ctx, set))
 		}
 		return r.event, r.err

@@ -130,6 +130,26 @@ func TestLibrary_Events_failForGood(t *testing.T) {
 	})
 }
 
+// A wait that fails once loses no events: the set is kept.
+func TestLibrary_Events_failOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now, waits := time.Unix(1000, 0), 0
+		lib := eventful(func() gonvml.Return {
+			if waits++; waits == 1 {
+				return gonvml.ERROR_UNKNOWN
+			}
+			return gonvml.SUCCESS
+		})
+		l := loaded(lib, &now)
+		_, err := l.Read(t.Context())
+		must.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		must.Eq(t, Event{UUID: uuid, Xid: 48}, <-l.Events(ctx))
+		must.Len(t, 1, lib.EventSetCreateCalls())
+	})
+}
+
 // A GPU that cannot be registered is known, and tried again. The others have events meanwhile.
 func TestLibrary_Events_registeredLater(t *testing.T) {
 	for name, fails := range map[string]func(d *mock.Device, now func() gonvml.Return){
