@@ -77,6 +77,7 @@ func (n *node) update(ctx context.Context) {
 		}
 		_ = n.scanner.scan(ctx)
 	}
+	n.health.checkEvents()
 	n.unmanaged.update(ctx, n.published.readHealth())
 	n.published.publishHealth(n.inventory.list(), n.unmanaged.uncounted.lasting())
 }

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/device/share/mps"
 )
 
 // recoverySettles is how long the driver may take to report which recovery an Xid error needs. That it needs none counts
@@ -23,10 +26,14 @@ const recoverySettles = 10 * time.Second
 type healthMonitor struct {
 	driver    *share.Driver
 	inventory *inventory
+	daemons   *mps.Daemons
 	clock     *share.Clock
 	logger    hclog.Logger
 	wake      func()
 	log       share.ChangeLog
+
+	// deaf is whether events were missed at the last check, which the fingerprint loop makes.
+	deaf bool
 
 	mu sync.Mutex
 	// xids are the last errors that made GPUs unhealthy, by UUID.
@@ -45,20 +52,50 @@ func (m *healthMonitor) watch(ctx context.Context) {
 	}
 }
 
-// record logs an Xid error, and keeps it if it makes the GPU unhealthy.
+// record logs an Xid error, and keeps it if it makes the GPU unhealthy. If NVML does not say which GPU it is, it may be any.
 func (m *healthMonitor) record(event nvml.Event) {
 	verdict := nvml.VerdictOn(event.Xid)
-	log := m.logger.With("gpu", event.UUID, "xid", event.Xid, "meaning", verdict.Meaning)
+	uuids, text := []string{event.UUID}, fmt.Sprintf("Xid %d: %s", event.Xid, verdict.Meaning)
+	if event.UUID == "" {
+		uuids, text = m.physical(), text+" (the driver does not say on which GPU)"
+	}
+	log := m.logger.With("gpu", strings.Join(uuids, ", "), "xid", event.Xid, "meaning", verdict.Meaning)
 	switch {
 	case verdict.Unhealthy():
 		log.Error("GPU reported an error that makes it unhealthy")
-		m.setXid(event.UUID, xidError{m.clock.Now(), fmt.Sprintf("Xid %d: %s", event.Xid, verdict.Meaning)})
+		for _, uuid := range uuids {
+			m.setXid(uuid, xidError{m.clock.Now(), text})
+		}
 	case verdict.Kind == nvml.XidUnknown:
 		log.Error("GPU reported an error")
 	default:
 		log.Warn("GPU reported an error of a program, or a notice")
 	}
 	m.wake()
+}
+
+// physical returns the UUIDs of the node's GPUs.
+func (m *healthMonitor) physical() []string {
+	var uuids []string
+	for _, g := range m.inventory.list() {
+		if g.Origin == nil {
+			uuids = append(uuids, g.UUID)
+		}
+	}
+	return uuids
+}
+
+// checkEvents logs when Xid errors are missed, and when they are received again.
+func (m *healthMonitor) checkEvents() {
+	err := m.driver.EventsError()
+	changed := m.log.Changed("events", err)
+	switch {
+	case err != nil && changed:
+		m.logger.Error("cannot receive the Xid errors of GPUs; it is retried", "error", err)
+	case err == nil && m.deaf:
+		m.logger.Info("the Xid errors of GPUs are received again")
+	}
+	m.deaf = err != nil
 }
 
 func (m *healthMonitor) setXid(uuid string, x xidError) {
@@ -95,7 +132,7 @@ func (m *healthMonitor) conditions(ctx context.Context, gpus []nvml.GPU) map[str
 			health = &nvml.Health{}
 		}
 		m.warn(g, health)
-		if condition := m.condition(g.UUID, health); condition != "" {
+		if condition := cmp.Or(m.condition(g.UUID, health), m.computeModeProblem(g, health.ComputeMode)); condition != "" {
 			conditions[g.UUID] = condition
 		}
 	}
@@ -131,6 +168,23 @@ func (m *healthMonitor) warn(g nvml.GPU, health *nvml.Health) {
 	if m.log.Changed("warnings of "+g.UUID, err) && err != nil {
 		m.logger.Warn("a GPU needs attention", "gpu", g.UUID, "name", g.Name, "what", err)
 	}
+}
+
+// computeModeProblem returns why a GPU's tasks cannot compute in its compute mode; empty if they can. An MPS control daemon has
+// one of its own.
+func (m *healthMonitor) computeModeProblem(g nvml.GPU, mode *nvml.ComputeMode) string {
+	policy := m.inventory.settings.sharing.of(g)
+	if mode == nil || *mode == nvml.ComputeDefault || policy.Mode == claim.ModeMPS || m.daemons.Manager.Owns(g.UUID) {
+		return ""
+	}
+	cannot := "no program can compute on it"
+	if *mode != nvml.ComputeProhibited {
+		if !policy.Shared() {
+			return ""
+		}
+		cannot = "only one program at a time can compute on it"
+	}
+	return fmt.Sprintf("its compute mode is %s, so that %s: nvidia-smi -i %d -c DEFAULT", mode, cannot, g.Index)
 }
 
 // condition returns why a GPU is unhealthy; empty if it is not. Newer drivers report when it has recovered; with older

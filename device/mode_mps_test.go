@@ -263,9 +263,8 @@ func TestMPS_waitsForUnmanaged(t *testing.T) {
 	must.ErrorContains(t, err, "until process 4711 is gone")
 	must.Eq(t, codes.Aborted, status.Code(err))
 	must.False(t, k.Owns(g.UUID))
-	fake.SetProcesses(g.UUID)
+	fake.SetProcesses(g.UUID, nvml.Process{PID: 4712, OnlyRenders: true})
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
-
 }
 
 // Behind it, those who compute are its server and clients, and what is in a container with a claim. Whoever else does keeps
@@ -291,7 +290,7 @@ func TestMPS_Bypassed(t *testing.T) {
 	must.ErrorContains(t, err, fmt.Sprint("by process ", contained))
 	must.Eq(t, codes.Aborted, status.Code(err))
 
-	fake.SetProcesses(g.UUID, nvml.Process{PID: server}, nvml.Process{PID: client})
+	fake.SetProcesses(g.UUID, nvml.Process{PID: server}, nvml.Process{PID: client}, nvml.Process{PID: contained, OnlyRenders: true})
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 	_, err = p.Reserve(sliceIDs(g, 0))
 	must.NoError(t, err)

@@ -117,14 +117,16 @@ func (n *node) addModes() {
 func (n *node) addParts() {
 	n.check = &configCheck{settings: n.settings, driver: n.driver, modes: n.modes, layout: n.layout, logger: n.logger}
 	n.inventory = newInventory(n.settings, n.modes, n.logger)
-	n.health = &healthMonitor{driver: n.driver, inventory: n.inventory, clock: n.clock, logger: n.logger, wake: n.wake}
+	n.health = &healthMonitor{
+		driver: n.driver, inventory: n.inventory, daemons: n.daemons, clock: n.clock, logger: n.logger, wake: n.wake,
+	}
 	n.scanner = &scanner{
 		driver: n.driver, check: n.check, health: n.health, inventory: n.inventory, onDemand: n.onDemand, costs: n.costs,
 		wake: n.wake,
 	}
 	n.reservations = &reservations{scanner: n.scanner, inventory: n.inventory, modes: n.modes, daemons: n.daemons}
 	n.owners = owners.New(n.nomad, n.ledger, n.logger)
-	n.published = &publishedState{runDir: n.runDir, bypass: n.bypass, clock: n.clock, logger: n.logger}
+	n.published = &publishedState{runDir: n.runDir, driver: n.driver, bypass: n.bypass, clock: n.clock, logger: n.logger}
 	n.unmanaged = &unmanagedUse{
 		driver: n.driver, ledger: n.ledger, clock: n.clock, inventory: n.inventory, daemons: n.daemons, logger: n.logger,
 		uncounted: uncountedMemory{ledger: n.ledger, clock: n.clock, logger: n.logger, charges: n.uncounted != uncountedObserved,

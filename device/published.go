@@ -15,6 +15,7 @@ import (
 // publishedState is what the run directory says of the GPUs, for others on this node. It belongs to the fingerprint loop.
 type publishedState struct {
 	runDir string
+	driver *share.Driver
 	// bypass is what follows if programs compute outside of their turns.
 	bypass layout.Bypass
 	clock  *share.Clock
@@ -70,8 +71,9 @@ func (p *publishedState) publishHealth(gpus []share.GPU, uncounted map[string]he
 			unhealthy[g.UUID] = health.Condition{Problem: problem, Since: p.clock.Now().UTC().Truncate(time.Second)}
 		}
 	}
-	report := health.Report{GPUs: unhealthy, Uncounted: uncounted}
-	if p.health != nil && maps.Equal(before.GPUs, report.GPUs) && maps.Equal(before.Uncounted, report.Uncounted) {
+	report := health.Report{GPUs: unhealthy, Uncounted: uncounted, Events: p.missedEvents(before.Events)}
+	if p.health != nil && maps.Equal(before.GPUs, report.GPUs) && maps.Equal(before.Uncounted, report.Uncounted) &&
+		before.Events == report.Events {
 		return
 	}
 	err := health.Write(p.runDir, report)
@@ -81,6 +83,18 @@ func (p *publishedState) publishHealth(gpus []share.GPU, uncounted map[string]he
 	if err == nil {
 		p.health = &report
 	}
+}
+
+// missedEvents returns why Xid errors are missed: what was published before, as long as it is the same.
+func (p *publishedState) missedEvents(before *health.Condition) *health.Condition {
+	err := p.driver.EventsError()
+	switch {
+	case err == nil:
+		return nil
+	case before != nil && before.Problem == err.Error():
+		return before
+	}
+	return &health.Condition{Problem: err.Error(), Since: p.clock.Now().UTC().Truncate(time.Second)}
 }
 
 // readHealth returns what was published last, by this plugin process or an earlier one.

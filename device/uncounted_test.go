@@ -329,6 +329,27 @@ func testUncountedDriver(t *testing.T) {
 	must.MapEmpty(t, n.look(t, uncountedSettles))
 }
 
+// On the simulated GPU: a container's program that renders holds memory past the shadow library, which has no function of
+// Vulkan's. NVML does not list it among those that compute.
+func TestUncounted_Graphics(t *testing.T) { simtest.InProcess(t, testUncountedGraphics) }
+
+func testUncountedGraphics(t *testing.T) {
+	const mib = 1 << 20
+	n := newSimulatedNode(t)
+	reserved, _ := n.reserved(t, 0)
+	n.bind(t, reserved, os.Getpid())
+	for _, renders := range []string{"only", "too"} {
+		program := holdMemory(t, 700*mib, "SIMGPU_GRAPHICS="+renders)
+		must.MapEmpty(t, n.look(t, 0))
+		said := n.look(t, uncountedSettles)
+		must.Between(t, 700*mib, said[reserved.ID].Bytes, 700*mib+reserved.GPU.ContextBytes+uncountedNoiseBytes, must.Sprint(renders))
+		must.NoError(t, program.Process.Kill())
+		_ = program.Wait()
+		n.look(t, 0)
+		must.MapEmpty(t, n.look(t, uncountedSettles))
+	}
+}
+
 // canHold reports whether a program gets that much memory of the simulated GPU 0.
 func canHold(t *testing.T, bytes int, env ...string) bool {
 	t.Helper()

@@ -240,6 +240,22 @@ func testStrangersSimulated(t *testing.T) {
 	}
 }
 
+// On the simulated GPU: a program that renders, beside a claim that uses less than its limit. Its memory is not free, though no
+// more is used than limits account for.
+func TestUnmanaged_Graphics(t *testing.T) { simtest.InProcess(t, testUnmanagedGraphics) }
+
+func testUnmanagedGraphics(t *testing.T) {
+	n := newSimulatedNode(t)
+	n.bound(t, 0, startSleep(t).Process.Pid)
+	display := holdMemory(t, 3<<30, "SIMGPU_GRAPHICS=only")
+	must.NoError(t, n.node.Load().scanner.scan(t.Context()))
+	n.look(t, 0)
+	n.look(t, unmanagedSettles)
+	blocked := n.node.Load().unmanaged.blocked[n.gpu.UUID]
+	must.Eq(t, 1, blocked.count.value)
+	must.StrContains(t, blocked.reason, fmt.Sprintf("used outside claims: process %d (3372MiB)", display.Process.Pid))
+}
+
 // holdMemory starts a program that takes memory of the simulated GPU 0, and returns when it has it. Without more in its
 // environment it loads the driver itself.
 func holdMemory(t *testing.T, bytes int, env ...string) *exec.Cmd {

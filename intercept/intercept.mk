@@ -21,7 +21,7 @@ INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*/*.h)
 SHADOW_REGION := $(addprefix region/,region file teardown read share)
 SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
 SHADOW_IMAGE := $(addprefix image/,image ptx)
-SHADOW_STATE := $(addprefix state/,process table charge gpus contexts)
+SHADOW_STATE := $(addprefix state/,process table charge gpus visible contexts)
 SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports tags pools streams)
 SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
@@ -30,7 +30,7 @@ SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE)
 SHADOW_GOVERNOR := $(addprefix governor/,page queues connection passage turn agent launches)
 SHADOW_SAME := $(SHADOW_COMMON) $(SHADOW_IMAGE) state/table
 SHADOW_GOVERNED := $(SHADOW_SAME) $(addprefix governed/,$(filter-out $(SHADOW_SAME),$(SHADOW_CUDA)) $(SHADOW_GOVERNOR))
-SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml members memory processes usage)
+SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml visible members memory processes usage)
 
 # -z nodelete: the state of a process outlives dlclose. libdl.so.2 has dlsym before glibc 2.34, see driver/real.c.
 SHADOW_LDFLAGS := -shared -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-as-needed

@@ -313,8 +313,13 @@ func TestRun_CountsXids(t *testing.T) {
 	}
 	// An event is received when the next one is posted.
 	must.NoError(t, n.nvml.Post(ctx, nvml.Event{UUID: nvmltest.H200(0).UUID, Xid: 1}))
+	for range 2 { // it may be any GPU
+		must.NoError(t, n.nvml.Post(ctx, nvml.Event{Xid: 79}))
+	}
+	must.NoError(t, n.nvml.Post(ctx, nvml.Event{UUID: nvmltest.H200(0).UUID, Xid: 1}))
 	stop()
 	<-done
 	s := n.look()
-	must.Eq(t, map[uint64]uint64{13: 2, 79: 1}, s.GPU(uuid).Xids)
+	must.Eq(t, map[uint64]uint64{13: 2, 79: 3}, s.GPU(uuid).Xids)
+	must.Eq(t, 2, s.GPU(nvmltest.H200(0).UUID).Xids[79])
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
-// xidCounter counts Xid errors by GPU and number.
+// xidCounter counts Xid errors by GPU and number. Those without a GPU count for each: it may be any.
 type xidCounter struct {
 	mu     sync.Mutex
 	counts map[string]map[uint64]uint64
@@ -36,5 +36,12 @@ func (x *xidCounter) add(event nvml.Event) {
 func (x *xidCounter) of(uuid string) map[uint64]uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return maps.Clone(x.counts[uuid])
+	counts := maps.Clone(x.counts[uuid])
+	if counts == nil {
+		return maps.Clone(x.counts[""])
+	}
+	for xid, count := range x.counts[""] {
+		counts[xid] += count
+	}
+	return counts
 }

@@ -37,6 +37,8 @@ type Report struct {
 	GPUs map[string]Condition `json:"gpus"`
 	// Uncounted are the claims whose containers hold GPU memory that their regions do not count, by ID.
 	Uncounted map[string]Condition `json:"uncounted,omitempty"`
+	// Events is why the device plugin misses Xid errors; nil if it does not.
+	Events *Condition `json:"events,omitempty"`
 }
 
 // Of returns the uncounted memory of a claim, if it is that of the present container: a task that was ended for it is not to be

@@ -1,9 +1,11 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -14,8 +16,10 @@ const (
 	eventWait = 500 * time.Millisecond
 	// waitGrace is how long ending a session waits for such a call.
 	waitGrace = eventWait + time.Second
-	// eventPause is the pause after NVML could not wait, because the error repeats at once as long as a GPU is lost.
+	// eventPause is the pause after NVML could not wait, because the error may repeat at once.
 	eventPause = time.Second
+	// registerInterval is how often GPUs are registered that could not be registered before.
+	registerInterval = 5 * time.Second
 )
 
 // eventSymbols are the functions for events.
@@ -29,7 +33,8 @@ var errStillWaiting = errors.New("NVML still waits for events and does not retur
 
 // Event is an Xid error of a GPU: see VerdictOn for what it means.
 type Event struct {
-	// UUID is that of the GPU, even if the event is about a MIG instance.
+	// UUID is that of the GPU, even if the event is about a MIG instance. It is empty if NVML does not say which GPU it is,
+	// so that it may be any.
 	UUID string
 	Xid  uint64
 	// Instance is the MIG instance that the event is about; nil if it is about the GPU, or unknown.
@@ -53,8 +58,21 @@ func (e Event) String() string {
 // eventSet receives a session's events. It ends with the session.
 type eventSet struct {
 	gonvml.EventSet
-	// uuids are those of the GPUs: the UUID of a lost GPU cannot be read.
+	// uuids are those of the GPUs that are registered: the UUID of a lost GPU cannot be read.
 	uuids map[gonvml.Device]string
+	// failed says why a GPU could not be registered, and registeredAt is when that was tried.
+	failed       error
+	registeredAt time.Time
+	// failures counts the waits in a row that failed.
+	failures int
+}
+
+// eventsState is whether the receiver of Events misses some.
+type eventsState struct {
+	mu  sync.Mutex
+	err error
+	// waitingSince is when the present wait began; zero if there is none.
+	waitingSince time.Time
 }
 
 // Events implements Interface.
@@ -68,19 +86,57 @@ func (l *Library) Events(ctx context.Context) <-chan Event {
 	return out
 }
 
+// isBroken reports whether the session's set will not work again: it fails forever for a GPU that is lost, and otherwise that is
+// assumed when it has failed twice in a row.
+func (l *Library) isBroken(err error) bool {
+	set := l.events.Load()
+	return set != nil && (set.failures > 1 || errors.Is(err, gonvml.ERROR_GPU_IS_LOST))
+}
+
+// EventsError implements Interface.
+func (l *Library) EventsError() error {
+	s := &l.eventsState
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil && !s.waitingSince.IsZero() && time.Since(s.waitingSince) > waitGrace {
+		return errors.New("NVML does not return from waiting for events")
+	}
+	return s.err
+}
+
+func (s *eventsState) set(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *eventsState) wait(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waitingSince = since
+}
+
 // listen waits once, for a session or for an event of it. It returns false when the context has ended.
 func (l *Library) listen(ctx context.Context, out chan<- Event) bool {
 	event, err := l.nextEvent(ctx)
+	switch {
+	case errors.Is(err, errNoEvents):
+		if err = l.subscribe(ctx); err == nil {
+			return true
+		}
+	case err != nil && ctx.Err() == nil && l.isBroken(err):
+		// Another set may work, but does not have the events that wait in this one.
+		_ = l.subscribe(ctx)
+	}
 	var wakeUp <-chan time.Time
 	switch {
 	case ctx.Err() != nil:
 		return false
 	case errors.Is(err, errNoEvents):
-		if l.subscribe(ctx) == nil {
-			return true
-		}
 		// There is no session, or none with events. Wait until one begins.
+		l.eventsState.set(nil)
 	case err != nil:
+		l.eventsState.set(err)
 		wakeUp = time.After(eventPause)
 	case event != nil:
 		select {
@@ -104,8 +160,8 @@ func (l *Library) listen(ctx context.Context, out chan<- Event) bool {
 // errNoEvents says that there is nothing to wait for events on.
 var errNoEvents = errors.New("not subscribed to events")
 
-// subscribe subscribes to the events of all GPUs of the session. It begins no session, because that may start programs;
-// only calls that need one do.
+// subscribe subscribes to the events of all GPUs of the session, in place of an earlier subscription. It begins no session,
+// because that may start programs; only calls that need one do.
 func (l *Library) subscribe(ctx context.Context) error {
 	_, err := call(ctx, l, func() (struct{}, error) {
 		if !l.started || !l.has(eventSymbols...) {
@@ -115,12 +171,15 @@ func (l *Library) subscribe(ctx context.Context) error {
 		if ret != gonvml.SUCCESS {
 			return struct{}{}, failure("create an event set", ret)
 		}
-		subscribed := &eventSet{set, l.register(set)}
+		subscribed := &eventSet{EventSet: set, uuids: make(map[gonvml.Device]string)}
+		l.register(subscribed)
 		if len(subscribed.uuids) == 0 {
 			_ = set.Free()
-			return struct{}{}, errNoEvents
+			return struct{}{}, cmp.Or(subscribed.failed, errNoEvents)
 		}
-		l.events.Store(subscribed)
+		if old := l.events.Swap(subscribed); old != nil {
+			_ = old.Free()
+		}
 		select {
 		case <-l.begun: // it was about this session
 		default:
@@ -130,12 +189,14 @@ func (l *Library) subscribe(ctx context.Context) error {
 	return err
 }
 
-// register registers a set for the Xid events of all GPUs, except those that have no events or do not answer.
-func (l *Library) register(set gonvml.EventSet) map[gonvml.Device]string {
-	uuids := make(map[gonvml.Device]string)
+// register registers a set for the Xid events of all GPUs that it does not have yet, except those that have no events or do
+// not answer. The caller holds callLock.
+func (l *Library) register(set *eventSet) {
+	set.failed, set.registeredAt = nil, time.Now()
 	count, ret := l.lib.DeviceGetCount()
 	if ret != gonvml.SUCCESS {
-		return uuids
+		set.failed = failure("count the GPUs", ret)
+		return
 	}
 	for index := range count {
 		device, ret := l.lib.DeviceGetHandleByIndex(index)
@@ -143,18 +204,36 @@ func (l *Library) register(set gonvml.EventSet) map[gonvml.Device]string {
 			continue
 		}
 		uuid, ret := device.GetUUID()
-		if ret != gonvml.SUCCESS {
+		if _, registered := set.uuids[device]; registered || ret != gonvml.SUCCESS {
 			continue
 		}
 		supported, ret := device.GetSupportedEventTypes()
-		if ret != gonvml.SUCCESS || supported&gonvml.EventTypeXidCriticalError == 0 {
+		if unsupported(ret) || ret == gonvml.SUCCESS && supported&gonvml.EventTypeXidCriticalError == 0 {
 			continue
 		}
-		if device.RegisterEvents(gonvml.EventTypeXidCriticalError, set) == gonvml.SUCCESS {
-			uuids[device] = uuid
+		if ret == gonvml.SUCCESS {
+			ret = device.RegisterEvents(gonvml.EventTypeXidCriticalError, set.EventSet)
+		}
+		if ret == gonvml.SUCCESS {
+			set.uuids[device] = uuid
+		} else {
+			set.failed = errors.Join(set.failed, failure("register for events of the GPU "+uuid, ret))
 		}
 	}
-	return uuids
+}
+
+// registerAgain registers the GPUs that could not be registered before, now and then. Only the receiver calls it.
+func (l *Library) registerAgain(ctx context.Context, set *eventSet) error {
+	if set.failed == nil || time.Since(set.registeredAt) < registerInterval {
+		return set.failed
+	}
+	_, err := call(ctx, l, func() (struct{}, error) {
+		if l.events.Load() == set { // else the session has ended
+			l.register(set)
+		}
+		return struct{}{}, set.failed
+	})
+	return err
 }
 
 // nextEvent waits for an event for a while, and returns nil if there was none. The wait does not hold callLock, so that
@@ -171,6 +250,7 @@ func (l *Library) nextEvent(ctx context.Context) (*Event, error) {
 		<-l.waiting
 		return nil, errNoEvents
 	}
+	l.eventsState.wait(time.Now())
 	type result struct {
 		event *Event
 		err   error
@@ -178,18 +258,25 @@ func (l *Library) nextEvent(ctx context.Context) (*Event, error) {
 	done := make(chan result, 1)
 	go func() {
 		event, err := set.wait()
+		l.eventsState.wait(time.Time{})
 		<-l.waiting
 		done <- result{event, err}
 	}()
 	select {
 	case r := <-done:
+		set.failures++
+		if r.err == nil {
+			set.failures = 0
+			l.eventsState.set(l.registerAgain(ctx, set))
+		}
 		return r.event, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// wait makes one call of NVML. The set is registered for Xid events only.
+// wait makes one call of NVML. The set is registered for Xid events only. A GPU that was detached from the driver meanwhile, as
+// when its MIG mode changed, has another handle than it had.
 func (s *eventSet) wait() (*Event, error) {
 	data, ret := s.Wait(uint32(eventWait.Milliseconds()))
 	switch ret {
@@ -200,7 +287,11 @@ func (s *eventSet) wait() (*Event, error) {
 		return nil, failure("wait for events", ret)
 	}
 	const none = ^uint32(0)
-	event := &Event{UUID: s.uuids[data.Device], Xid: data.EventData}
+	uuid, known := s.uuids[data.Device]
+	if !known {
+		uuid, _ = data.Device.GetUUID() // empty if it does not answer
+	}
+	event := &Event{UUID: uuid, Xid: data.EventData}
 	if data.GpuInstanceId != none {
 		event.Instance = &InstanceID{data.GpuInstanceId, data.ComputeInstanceId}
 	}

@@ -3,7 +3,11 @@ package nvml
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -20,6 +24,8 @@ type Health struct {
 	Recovery *RecoveryAction
 	// ComputeMode is the compute mode, which operators and mode mps set.
 	ComputeMode *ComputeMode
+	// MissingNode is the path of a device node that every CUDA program needs and that does not exist; empty if there is none.
+	MissingNode string
 }
 
 // RemappedRows counts defective rows of memory that were replaced by spare ones.
@@ -90,6 +96,9 @@ func (h *Health) Problem() string {
 		return "a row of its memory could not be remapped: have the GPU replaced"
 	case h.Recovery != nil && *h.Recovery != RecoveryNone:
 		return "the driver asks for " + h.Recovery.String()
+	case h.MissingNode != "":
+		return "the device node " + h.MissingNode + " is missing, so that no CUDA program can start: have the driver create it " +
+			"with nvidia-modprobe -u -c 0, at each boot"
 	}
 	return ""
 }
@@ -121,7 +130,28 @@ var healthQueries = []query[Health]{
 
 // Health implements Interface.
 func (l *Library) Health(ctx context.Context, uuid string) (*Health, error) {
-	return queryGPU(ctx, l, uuid, healthQueries)
+	health, err := queryGPU(ctx, l, uuid, healthQueries)
+	if err == nil {
+		health.MissingNode = l.missingNode()
+	}
+	return health, err
+}
+
+// missingNode returns the path of the node for unified memory if there is none. The driver creates it when a program asks for it
+// on the host; a program in a container cannot.
+func (l *Library) missingNode() string {
+	if l.injected {
+		return ""
+	}
+	dev := filepath.Join(l.driverRoot, "dev")
+	if _, err := os.Stat(filepath.Join(dev, "nvidiactl")); err != nil {
+		dev = "/dev" // as NVIDIA's tools do
+	}
+	node := filepath.Join(dev, "nvidia-uvm")
+	if _, err := os.Stat(node); errors.Is(err, fs.ErrNotExist) {
+		return node
+	}
+	return ""
 }
 
 func queryRows(device gonvml.Device, h *Health) gonvml.Return {

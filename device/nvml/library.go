@@ -35,8 +35,10 @@ var requiredSymbols = []string{
 // except queries of single GPUs: see gpuCalls.
 type Library struct {
 	driverRoot string
-	load       func(path string) (gonvml.Interface, error)
-	now        func() time.Time
+	// injected is whether the library is a test's, which has no device nodes.
+	injected bool
+	load     func(path string) (gonvml.Interface, error)
+	now      func() time.Time
 
 	// callLock holds a token while a call is in the driver. It protects the fields up to listed. It is not a mutex because a
 	// caller must be able to stop waiting for a call that never returns.
@@ -44,9 +46,11 @@ type Library struct {
 	lib      gonvml.Interface
 	started  bool
 	// had is whether there was a session before.
-	had      bool
-	startAt  time.Time
-	restart  bool
+	had     bool
+	startAt time.Time
+	restart bool
+	// renew has the session restarted even if all GPUs answer.
+	renew    bool
 	startErr error
 	uuids    map[int]string
 	traits   map[string]Traits
@@ -56,7 +60,8 @@ type Library struct {
 	// waiting holds a token while NVML waits for events, and while the session ends or begins. It is taken after callLock.
 	waiting chan struct{}
 	// events receives the session's events; nil without a receiver.
-	events atomic.Pointer[eventSet]
+	events      atomic.Pointer[eventSet]
+	eventsState eventsState
 	// begun receives a value when a session has begun.
 	begun chan struct{}
 
@@ -79,7 +84,7 @@ func New(driverRoot string) *Library {
 // NewWith returns the NVML of a library that is loaded already, such as the mock of a test.
 func NewWith(lib gonvml.Interface) *Library {
 	l := New("/")
-	l.lib = lib
+	l.lib, l.injected = lib, true
 	return l
 }
 
@@ -99,31 +104,6 @@ func (l *Library) Read(ctx context.Context) (*Node, error) {
 		// A session knows only the GPUs that were present when it began.
 		l.restart = len(node.Failed) > 0 || !slices.Equal(l.listed, l.listGPUs())
 		return node, nil
-	})
-}
-
-// Processes implements Interface.
-func (l *Library) Processes(ctx context.Context, uuid string) ([]Process, error) {
-	return call(ctx, l, func() ([]Process, error) {
-		device, err := l.find(uuid)
-		if err != nil {
-			return nil, err
-		}
-		infos, ret := device.GetComputeRunningProcesses()
-		if ret != gonvml.SUCCESS {
-			return nil, failure("list the processes of the GPU "+uuid, ret)
-		}
-		processes := make([]Process, 0, len(infos))
-		for _, info := range infos {
-			const notAvailable = ^uint64(0)
-			known := info.UsedGpuMemory != notAvailable
-			process := Process{PID: int(info.Pid), UsedKnown: known}
-			if known {
-				process.UsedBytes = info.UsedGpuMemory
-			}
-			processes = append(processes, process)
-		}
-		return processes, nil
 	})
 }
 
@@ -170,7 +150,7 @@ func wait[T any](ctx context.Context, fn func() (T, error)) (T, error) {
 
 // start makes sure that there is a session with the driver.
 func (l *Library) start() error {
-	if l.started && l.restart && l.now().Sub(l.startAt) >= restartInterval {
+	if l.started && (l.restart || l.renew) && l.now().Sub(l.startAt) >= restartInterval {
 		// The outcome of ending the old session does not matter to the new one.
 		if err := l.stop(); errors.Is(err, errStillWaiting) || errors.Is(err, errCallRunning) {
 			l.startAt = l.now() // the old one is kept for a while
@@ -191,7 +171,7 @@ func (l *Library) start() error {
 	if l.startErr != nil {
 		return l.startErr
 	}
-	l.started, l.had, l.restart = true, true, false
+	l.started, l.had, l.restart, l.renew = true, true, false, false
 	l.uuids = make(map[int]string)
 	l.gpuCalls.clearSymbols()
 	l.listed = l.listGPUs()

@@ -147,15 +147,69 @@ func TestLibrary_Read_lostGPU(t *testing.T) {
 	must.Len(t, 1, lib.ShutdownCalls(), must.Sprint("a healthy session was begun anew"))
 }
 
-func TestLibrary_Processes(t *testing.T) {
+// After MIG was turned on or off the session is begun again, even if it had just begun: it is registered for events by a handle
+// that is no longer valid.
+func TestLibrary_SetMIG_renewsSession(t *testing.T) {
 	d := device()
-	d.GetComputeRunningProcessesFunc = func() ([]gonvml.ProcessInfo, gonvml.Return) {
-		return []gonvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 300 << 20}, {Pid: 8, UsedGpuMemory: ^uint64(0)}}, gonvml.SUCCESS
+	d.GetMigModeFunc = func() (int, int, gonvml.Return) { return 0, 0, gonvml.ERROR_NOT_SUPPORTED }
+	d.SetMigModeFunc = func(int) (gonvml.Return, gonvml.Return) { return gonvml.SUCCESS, gonvml.SUCCESS }
+	lib := library(d)
+	lib.ExtensionsFunc = func() gonvml.ExtendedInterface {
+		return &mock.ExtendedInterface{LookupSymbolFunc: hasOnly(migSymbols...)}
 	}
 	now := time.Unix(1000, 0)
-	processes, err := loaded(library(d), &now).Processes(t.Context(), uuid)
+	l := loaded(lib, &now)
+	for _, want := range []int{0, 0, 1, 1} {
+		_, err := l.Read(t.Context())
+		must.NoError(t, err)
+		must.Len(t, want, lib.ShutdownCalls())
+		if len(d.SetMigModeCalls()) == 0 {
+			must.NoError(t, l.SetMIG(t.Context(), uuid, true))
+			continue
+		}
+		now = now.Add(restartInterval)
+	}
+}
+
+// A process is listed once, on whichever of NVML's lists it is. A list that the driver or the GPU lacks has no processes.
+func TestLibrary_Processes(t *testing.T) {
+	lists := func(infos ...gonvml.ProcessInfo) func() ([]gonvml.ProcessInfo, gonvml.Return) {
+		return func() ([]gonvml.ProcessInfo, gonvml.Return) { return infos, gonvml.SUCCESS }
+	}
+	const unknown = ^uint64(0)
+	d := device()
+	d.GetComputeRunningProcessesFunc = lists(gonvml.ProcessInfo{Pid: 7, UsedGpuMemory: 300 << 20},
+		gonvml.ProcessInfo{Pid: 8, UsedGpuMemory: unknown}, gonvml.ProcessInfo{Pid: 9, UsedGpuMemory: unknown})
+	d.GetGraphicsRunningProcessesFunc = lists(gonvml.ProcessInfo{Pid: 1, UsedGpuMemory: 50 << 20},
+		gonvml.ProcessInfo{Pid: 7, UsedGpuMemory: 310 << 20}, gonvml.ProcessInfo{Pid: 8, UsedGpuMemory: 5 << 20})
+	d.GetMPSComputeRunningProcessesFunc = lists(gonvml.ProcessInfo{Pid: 7, UsedGpuMemory: 300 << 20},
+		gonvml.ProcessInfo{Pid: 2, UsedGpuMemory: 40 << 20})
+	lib := library(d)
+	lib.ExtensionsFunc = func() gonvml.ExtendedInterface {
+		return &mock.ExtendedInterface{LookupSymbolFunc: hasOnly("nvmlDeviceGetComputeRunningProcesses",
+			"nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")}
+	}
+	now := time.Unix(1000, 0)
+	l := loaded(lib, &now)
+	processes, err := l.Processes(t.Context(), uuid)
 	must.NoError(t, err)
-	must.Eq(t, []Process{{PID: 7, UsedBytes: 300 << 20, UsedKnown: true}, {PID: 8}}, processes)
+	must.Eq(t, []Process{
+		{PID: 7, UsedBytes: 310 << 20, UsedKnown: true}, {PID: 8, UsedBytes: 5 << 20, UsedKnown: true},
+		{PID: 9}, {PID: 1, OnlyRenders: true, UsedBytes: 50 << 20, UsedKnown: true},
+		{PID: 2, UsedBytes: 40 << 20, UsedKnown: true},
+	}, processes)
+
+	d.GetGraphicsRunningProcessesFunc = func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.ERROR_NOT_SUPPORTED }
+	processes, err = l.Processes(t.Context(), uuid)
+	must.NoError(t, err)
+	must.Len(t, 4, processes)
+	d.GetGraphicsRunningProcessesFunc = func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.ERROR_UNKNOWN }
+	_, err = l.Processes(t.Context(), uuid)
+	must.ErrorIs(t, err, gonvml.ERROR_UNKNOWN)
+	d.GetGraphicsRunningProcessesFunc = lists()
+	d.GetComputeRunningProcessesFunc = func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.ERROR_NOT_SUPPORTED }
+	_, err = l.Processes(t.Context(), uuid)
+	must.ErrorIs(t, err, gonvml.ERROR_NOT_SUPPORTED, must.Sprint("which processes compute is unknown"))
 }
 
 func TestLibrary_noLibrary(t *testing.T) {

@@ -301,7 +301,7 @@ func (l *Library) SetMIG(ctx context.Context, uuid string, on bool) error {
 	}
 	_, err := onGPU(ctx, l, uuid, func(device gonvml.Device) (struct{}, error) {
 		// Changing the mode detaches the GPU from the driver for a moment, which invalidates handles.
-		defer func() { l.restart = true; l.gpuCalls.clearHandles() }()
+		defer func() { l.renew = true; l.gpuCalls.clearHandles() }()
 		activation, ret := device.SetMigMode(mode)
 		if ret != gonvml.SUCCESS {
 			return struct{}{}, failure("set MIG's mode of the GPU "+uuid, ret)

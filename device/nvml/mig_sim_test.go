@@ -78,6 +78,23 @@ func TestMIG_simulated(t *testing.T) {
 	})
 }
 
+// A GPU that was detached from the driver to turn MIG on has its events after that, too.
+func TestMIG_EventsAfterwards(t *testing.T) {
+	simtest.InProcess(t, func(t *testing.T) {
+		node := simtest.New(t, "a100-40x8.conf")
+		library := nvml.New(node.DriverRoot)
+		gpu := read(t, library)[1]
+		s := &simulated{Node: node, library: library, events: library.Events(t.Context()), xid: 1000}
+		s.listens(t, "1", gpu.UUID)
+		must.NoError(t, library.SetMIG(t.Context(), gpu.UUID, true))
+		must.True(t, read(t, library)[1].MIG.Enabled)
+		s.Run(t, "fault", "xid", "1", "79")
+		must.Eq(t, nvml.Event{UUID: gpu.UUID, Xid: 79}, s.next(t))
+		must.NoError(t, library.EventsError())
+		must.NoError(t, library.Close(context.WithoutCancel(t.Context())))
+	})
+}
+
 // A GPU that has no MIG says so, and what was asked of it fails.
 func TestMIG_None(t *testing.T) {
 	simtest.InProcess(t, func(t *testing.T) {

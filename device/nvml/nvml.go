@@ -12,7 +12,8 @@ import (
 type Interface interface {
 	// Read lists the GPUs. If there is no driver (yet) the error is a *NoDriverError; the next call tries again.
 	Read(ctx context.Context) (*Node, error)
-	// Processes lists the processes that compute on a GPU, with process IDs of the caller's PID namespace.
+	// Processes lists the processes that use a GPU to compute or to render, each once, with process IDs of the caller's PID
+	// namespace.
 	Processes(ctx context.Context, uuid string) ([]Process, error)
 	// ProcessUtilization returns how busy a GPU was with each process since a time, by process ID. Processes that did not use
 	// it are left out. It is nil where the driver does not report that, as with MIG.
@@ -27,6 +28,8 @@ type Interface interface {
 	// is a session, which Read begins: to see earlier ones, read the Health of GPUs. There may be one receiver at a time,
 	// and no call waits for it.
 	Events(ctx context.Context) <-chan Event
+	// EventsError returns why the receiver of Events misses some; nil if it does not. What fails is retried.
+	EventsError() error
 	// Close ends the session with the driver. Read begins a new one.
 	Close(ctx context.Context) error
 }
@@ -88,9 +91,11 @@ type Failure struct {
 	Err  error
 }
 
-// Process is a process that has a CUDA context.
+// Process is a process that has a context on a GPU.
 type Process struct {
 	PID int
+	// OnlyRenders is whether it has none to compute, such as a display server.
+	OnlyRenders bool
 	// UsedBytes is the memory that it uses on the GPU. It is valid only if UsedKnown: some drivers do not report it, and
 	// none does in some MIG modes.
 	UsedBytes uint64

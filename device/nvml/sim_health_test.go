@@ -3,6 +3,8 @@ package nvml_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -224,6 +226,24 @@ func TestLibrary_simulatedHealth(t *testing.T) {
 	must.Eq(t, "Exclusive_Process", health(turing).ComputeMode.String())
 	must.ErrorIs(t, s.library.SetComputeMode(t.Context(), turing, 77), gonvml.ERROR_INVALID_ARGUMENT)
 	must.NoError(t, s.library.SetComputeMode(t.Context(), turing, nvml.ComputeDefault))
+}
+
+// Without the node for unified memory no CUDA program can start, whatever the GPUs say.
+func TestLibrary_simulatedMissingNode(t *testing.T) {
+	s := newSimulated(t)
+	problem := func() string {
+		t.Helper()
+		health, err := s.library.Health(t.Context(), hopper)
+		must.NoError(t, err)
+		return health.Problem()
+	}
+	must.Eq(t, "", problem())
+	node := filepath.Join(s.DriverRoot, "dev/nvidia-uvm")
+	must.NoError(t, os.Rename(node, node+".away"))
+	must.Eq(t, "the device node "+node+" is missing, so that no CUDA program can start: have the driver create it with "+
+		"nvidia-modprobe -u -c 0, at each boot", problem())
+	must.NoError(t, os.Rename(node+".away", node))
+	must.Eq(t, "", problem())
 }
 
 func TestLibrary_simulatedEvents(t *testing.T) {

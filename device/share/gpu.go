@@ -35,6 +35,11 @@ type Policy struct {
 // Sliced reports whether the mode divides the GPU's memory into slices of its own, that is, without MIG.
 func (p *Policy) Sliced() bool { return p.Mode == claim.ModeSlice || p.Mode == claim.ModeMPS }
 
+// Shared reports whether several tasks use the GPU, or one of its MIG instances, at the same time.
+func (p *Policy) Shared() bool {
+	return p.Mode != claim.ModeExclusive && p.Mode != claim.ModeMIG || p.Instances != nil && p.Instances.Shared()
+}
+
 // AnyShares reports whether claims on the GPU, or on its MIG instances, compute in turns.
 func (p *Policy) AnyShares() bool { return p.Shares || p.Instances != nil && p.Instances.Shares }
 

@@ -48,6 +48,7 @@ static void fill_process(unsigned slot, uint64_t owner, struct process_map *map,
     memcpy(info->group, st->groups[atomic_load(&s->group)].key, sizeof(info->group));
     info->group[sizeof(info->group) - 1] = '\0';
     fill_mps(atomic_load(&s->mps), map, info);
+    info->graphics = (enum sim_graphics)atomic_load(&s->graphics);
     for (int gpu = 0; gpu < sim_index_count(); gpu++) {
         int i = entry_of(gpu);
 

@@ -383,6 +383,14 @@ static int find_group(void) {
     return failed(ENOSPC, "there are %d groups already: make a new state with `simgpu init`", SIM_MAX_GROUPS), -ENOSPC;
 }
 
+static enum sim_graphics graphics(void) {
+    const char *text = getenv("SIMGPU_GRAPHICS");
+
+    if (text == NULL || *text == '\0')
+        return SIM_GRAPHICS_NONE;
+    return strcmp(text, "only") == 0 ? SIM_GRAPHICS_ONLY : SIM_GRAPHICS_TOO;
+}
+
 static int join_locked(void) {
     struct state *st = sim_local->state;
     int group = find_group();
@@ -399,6 +407,7 @@ static int join_locked(void) {
     atomic_store(&st->slots[slot].opened, 0);
     atomic_store(&st->slots[slot].instance, 0);
     atomic_store(&st->slots[slot].mps, 0);
+    atomic_store(&st->slots[slot].graphics, graphics());
     atomic_store(&st->slots[slot].group, (uint64_t)group);
     atomic_store(&st->slots[slot].pid_namespace, processes_namespace());
     atomic_store(&st->slots[slot].start_ns, sim_now_ns());

@@ -8,7 +8,8 @@
  * CUDA_VISIBLE_DEVICES is the CUDA library's own matter and not applied here.
  *
  * Environment: SIMGPU_TOPOLOGY (default /run/simgpu/topology), SIMGPU_STATE (default /run/simgpu/state), SIMGPU_DEV
- * (default /dev), SIMGPU_LABEL (the group that this process is recorded under; default its pid namespace).
+ * (default /dev), SIMGPU_LABEL (the group that this process is recorded under; default its pid namespace), SIMGPU_GRAPHICS
+ * ("only": NVML lists this process as one that renders, and its memory; "too": as one that renders and computes).
  */
 #ifndef SIMGPU_STATE_H
 #define SIMGPU_STATE_H
@@ -152,6 +153,8 @@ struct sim_process_gpu {
     uint64_t busy_ns; /* GPU time it was given so far, booked turns included */
 };
 
+enum sim_graphics { SIM_GRAPHICS_NONE, SIM_GRAPHICS_ONLY, SIM_GRAPHICS_TOO };
+
 struct sim_process_info {
     int pid;                /* as the caller's pid namespace knows it; 0 where that cannot be told */
     int nspid;              /* as the process itself knows it */
@@ -161,6 +164,7 @@ struct sim_process_info {
     char group[SIM_GROUP_KEY_SIZE];
     bool mps_server, mps_client;                  /* what it is to MPS */
     int mps_server_pid;                           /* of a client's server, as `pid`; 0 if that is gone */
+    enum sim_graphics graphics;                   /* whether it renders, beside or instead of computing */
     struct sim_process_gpu gpus[SIM_MAX_INDICES]; /* [gpu] */
 };
 

@@ -50,7 +50,7 @@
 #include "state.h"
 
 #define STATE_MAGIC "SIMGPUS"
-#define STATE_VERSION 6
+#define STATE_VERSION 7
 
 /* Sums count units of 64 KiB. */
 #define UNIT_SHIFT 16
@@ -216,6 +216,7 @@ struct state_slot {
     word opened;   /* bit for each section: whole GPUs that the process has opened */
     word instance; /* generation of the compute instance that the process is bound to, 0: none */
     word mps;      /* what the process is to MPS */
+    word graphics; /* enum sim_graphics */
     struct {
         word op;
         word committed;

@@ -7,13 +7,14 @@
 #include "memory/objects.h"
 #include "memory/pools.h"
 #include "state/gpus.h"
+#include "state/visible.h"
 
 CUresult cuInit(unsigned int flags) {
     struct process *process;
     /* Opens the regions before the driver maps anything: see region_map_low in region/file.c. */
     CUresult result = process_open(&process);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuInit)(flags);
+        result = visible_init(process, flags);
     if (result == CUDA_SUCCESS)
         governor_start(process);
     return result;

@@ -5,6 +5,7 @@
 typedef enum nvmlReturn_t {
     NVML_SUCCESS = 0,
     NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NO_PERMISSION = 4,
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_FUNCTION_NOT_FOUND = 13,
@@ -16,6 +17,18 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 
 #define NVML_DEVICE_UUID_V2_BUFFER_SIZE 96
 #define NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE 80
+
+/* A UUID as a string or as bytes. */
+typedef union nvmlUUIDValue_t {
+    char str[41];
+    unsigned char bytes[16];
+} nvmlUUIDValue_t;
+
+typedef struct nvmlUUID_t {
+    unsigned int version;
+    unsigned int type;
+    nvmlUUIDValue_t value;
+} nvmlUUID_t;
 
 typedef struct nvmlMemory_t {
     unsigned long long total; /* bytes, as all of these */

@@ -269,6 +269,19 @@
 
 /* A row of NVML_SHADOWED: symbol, parameters. NVML has no second way to look functions up. */
 #define NVML_SHADOWED(X)                                                                                               \
+    /* which GPUs there are */                                                                                         \
+    X(nvmlDeviceGetCount, (unsigned int *count))                                                                       \
+    X(nvmlDeviceGetCount_v2, (unsigned int *count))                                                                    \
+    X(nvmlDeviceGetHandleByIndex, (unsigned int index, nvmlDevice_t *device))                                          \
+    X(nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t *device))                                       \
+    X(nvmlDeviceGetHandleBySerial, (const char *serial, nvmlDevice_t *device))                                         \
+    X(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *device))                                             \
+    X(nvmlDeviceGetHandleByUUIDV, (const nvmlUUID_t *uuid, nvmlDevice_t *device))                                      \
+    X(nvmlDeviceGetHandleByPciBusId, (const char *bus, nvmlDevice_t *device))                                          \
+    X(nvmlDeviceGetHandleByPciBusId_v2, (const char *bus, nvmlDevice_t *device))                                       \
+    X(nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned int *index))                                                  \
+    X(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig))               \
+    /* memory */                                                                                                       \
     X(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory))                                            \
     X(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))                                      \
     X(nvmlDeviceGetConfComputeMemSizeInfo, (nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *sizes))                 \
@@ -292,6 +305,7 @@
     X(nvmlDeviceGetUUID, (nvmlDevice_t device, char *uuid, unsigned int length))                                       \
     X(nvmlDeviceGetGpuInstanceId, (nvmlDevice_t device, unsigned int *id))                                             \
     X(nvmlDeviceGetComputeInstanceId, (nvmlDevice_t device, unsigned int *id))                                         \
+    X(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (nvmlDevice_t mig, nvmlDevice_t *device))                          \
     X(nvmlSystemGetDriverVersion, (char *version, unsigned int length))
 /* clang-format on */
 

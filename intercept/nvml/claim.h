@@ -94,9 +94,12 @@ struct answer {
 bool nvml_enlarge(struct answer *answer, nvmlReturn_t result);
 void nvml_free_answer(struct answer *answer);
 
-/* Removes the entries of processes that are no members; all entries if the driver's process IDs may be of another
- * namespace. */
-void nvml_keep_members(struct answer *answer, const struct members *members);
+/*
+ * Removes the entries of processes that are no members; all entries if the driver's process IDs may be of another
+ * namespace. `listed` is whether the answer is a list of running processes: samples and accounts have the host's IDs with
+ * some drivers, and with others those of processes outside the caller's namespace.
+ */
+void nvml_keep_members(struct answer *answer, const struct members *members, bool listed);
 
 /* Stores the number of entries in `count`. NVML_ERROR_INSUFFICIENT_SIZE if the caller's array has no room for them. */
 nvmlReturn_t nvml_check_room(unsigned int *count, const void *array, unsigned int found);

@@ -87,22 +87,25 @@ void nvml_free_answer(struct answer *answer) {
     answer->list = NULL;
 }
 
-/*
- * Drivers since 530 report process IDs of the caller's PID namespace, and omit processes outside of it. Older ones
- * report the host's IDs, and one that equals an ID of the caller's namespace would show another container's process.
- */
-static bool driver_knows_pids(void) {
-    static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO of Linux: the host's namespace */
-    char name[sizeof initial + 16], version[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE];
+static bool in_initial_pid_namespace(void) {
+    static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO of Linux */
+    char name[sizeof initial + 16];
     ssize_t length = readlink("/proc/self/ns/pid", name, sizeof name);
-    if (length == (ssize_t)sizeof initial - 1 && memcmp(name, initial, sizeof initial - 1) == 0)
-        return true;
+    return length == (ssize_t)sizeof initial - 1 && memcmp(name, initial, sizeof initial - 1) == 0;
+}
+
+/*
+ * Drivers since 530 list processes by their IDs in the caller's PID namespace, and omit processes outside of it. Older ones
+ * list the host's IDs, and one that equals an ID of the caller's namespace would show another container's process.
+ */
+static bool driver_lists_pids(void) {
+    char version[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE];
     return REAL(nvmlSystemGetDriverVersion)(version, sizeof version) == NVML_SUCCESS && atoi(version) >= 530;
 }
 
-void nvml_keep_members(struct answer *answer, const struct members *members) {
+void nvml_keep_members(struct answer *answer, const struct members *members, bool listed) {
     unsigned int kept = 0;
-    if (members->count > 0 && answer->count > 0 && driver_knows_pids()) {
+    if (members->count > 0 && answer->count > 0 && (in_initial_pid_namespace() || (listed && driver_lists_pids()))) {
         for (unsigned int i = 0; i < answer->count; i++) {
             const char *entry = answer->list + i * answer->entry;
             unsigned int pid;

@@ -71,7 +71,7 @@ static nvmlReturn_t other_list(nvmlDevice_t device, nvmlReturn_t driver_result, 
     if (result == NVML_SUCCESS)
         result = nvml_read_members(device, &members);
     if (result == NVML_SUCCESS) {
-        nvml_keep_members(answer, &members);
+        nvml_keep_members(answer, &members, true);
         result = nvml_check_room(count, infos, answer->count);
     }
     for (unsigned int i = 0; result == NVML_SUCCESS && i < answer->count; i++) {
@@ -113,7 +113,7 @@ static nvmlReturn_t query_details(nvmlDevice_t device, nvmlProcessDetailList_t q
 static nvmlReturn_t put_details(nvmlDevice_t device, struct answer *answer, const struct members *members,
                                 nvmlProcessDetailList_t *list) {
     bool all = list->mode == NVML_PROCESS_MODE_COMPUTE || list->mode == NVML_PROCESS_MODE_ALL;
-    nvml_keep_members(answer, members);
+    nvml_keep_members(answer, members, true);
     unsigned int found = all ? members->count : answer->count;
     nvmlReturn_t result = nvml_check_room(&list->numProcArrayEntries, list->procArray, found);
     nvmlProcessInfo_t instances = instances_of(device);

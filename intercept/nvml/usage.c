@@ -1,8 +1,8 @@
 /*
  * GPU time of processes: the driver's utilisation samples and accounting, for processes of the claims only.
  *
- * The values are the driver's, relative to the whole device. Processes are matched by ID, so nothing is reported if the
- * driver reports the host's IDs (see nvml_keep_members). The driver also keeps accounts of dead processes. A region
+ * The values are the driver's, relative to the whole device. Processes are matched by ID, so nothing is reported in a PID
+ * namespace other than the host's (see nvml_keep_members). The driver also keeps accounts of dead processes. A region
  * does not, so a claim's dead processes cannot be distinguished from others', and none is reported.
  */
 #include "nvml/claim.h"
@@ -28,7 +28,7 @@ static nvmlReturn_t samples_before(nvmlDevice_t device, nvmlReturn_t first, stru
 static nvmlReturn_t samples_after(nvmlReturn_t result, struct answer *answer, struct members *members,
                                   unsigned int *count, void *array) {
     if (result == NVML_SUCCESS) {
-        nvml_keep_members(answer, members);
+        nvml_keep_members(answer, members, false);
         result = answer->count != 0 ? nvml_check_room(count, array, answer->count) : NVML_ERROR_NOT_FOUND;
     }
     if (result == NVML_ERROR_NOT_FOUND)
@@ -90,7 +90,7 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *coun
     if (result == NVML_SUCCESS)
         result = nvml_read_members(device, &members);
     if (result == NVML_SUCCESS) {
-        nvml_keep_members(&answer, &members);
+        nvml_keep_members(&answer, &members, false);
         result = nvml_check_room(count, pids, answer.count);
     }
     if (result == NVML_SUCCESS && answer.count > 0)
@@ -107,7 +107,7 @@ static nvmlReturn_t account_of(nvmlDevice_t device, unsigned int pid, unsigned l
     struct members members;
     nvmlReturn_t result = nvml_read_members(device, &members);
     if (result == NVML_SUCCESS) {
-        nvml_keep_members(&answer, &members);
+        nvml_keep_members(&answer, &members, false);
         if (answer.count == 0)
             result = NVML_ERROR_NOT_FOUND;
         else

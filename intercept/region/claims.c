@@ -12,12 +12,23 @@
 #define CONTAINER_ROOT "/.tranche"
 #define CONTAINER_CLAIMS CONTAINER_ROOT "/claims"
 #define CLAIMS_VARIABLE "TRANCHE_REGIONS"
+#define GPU_VARIABLE "TRANCHE_VISIBLE_GPU"
 
-/* The directory of the regions. The variable is for processes outside containers; in a container it is ignored. */
+/* The variables are for processes outside containers; in a container they are ignored. */
+static bool in_container(void) {
+    int error = errno;
+    bool container = access(CONTAINER_ROOT, F_OK) == 0 || errno != ENOENT;
+    errno = error;
+    return container;
+}
+
+/* The directory of the regions. */
 static const char *claims_directory(void) {
-    if (access(CONTAINER_ROOT, F_OK) == 0 || errno != ENOENT)
-        return CONTAINER_CLAIMS;
-    return secure_getenv(CLAIMS_VARIABLE);
+    return in_container() ? CONTAINER_CLAIMS : secure_getenv(CLAIMS_VARIABLE);
+}
+
+const char *claims_visible_gpu(void) {
+    return in_container() ? NULL : secure_getenv(GPU_VARIABLE);
 }
 
 static bool is_claim_id(const char *name) {

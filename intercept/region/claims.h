@@ -20,6 +20,9 @@ bool claims_open(struct claims *claims, bool join);
 
 void claims_close(struct claims *claims);
 
+/* The UUID of the only GPU that the program is to see, under `tranche run`; NULL elsewhere. */
+const char *claims_visible_gpu(void);
+
 /* The GPU with this UUID ("GPU-..." or "MIG-..."), or -1. */
 int claims_find_gpu(const struct claims *claims, const char *uuid);
 

@@ -148,6 +148,8 @@ struct exported {
 struct process {
     struct lock opening;
     _Atomic bool open;
+    struct reentrant_lock starting; /* see state/visible.c */
+    _Atomic bool started;
     struct claims claims;
     struct {
         _Alignas(64) struct lock lock;

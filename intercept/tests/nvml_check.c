@@ -11,6 +11,10 @@
  *                                               accounts may be seen of exactly these, whose peaks are so much, and not
  *                                               of the others
  *   nvml_check INDEX accounting                 turns accounting on
+ *   nvml_check INDEX unclaimed                  no claim is on it: it has no processes, and its memory is not to be seen
+ *   nvml_check INDEX visible UUID BUS [OTHER ...]
+ *                                               the only GPU there is, at index 0, has this UUID and bus ID; those with other
+ *                                               UUIDs or bus IDs are not found
  *   nvml_check INDEX error CODE                 every query returns this error
  *
  * Prints each difference; exits with 0 if there is none.
@@ -29,13 +33,12 @@
 NVML_SHADOWED(X)
 #undef X
 nvmlReturn_t nvmlInit_v2(void);
-nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int, nvmlDevice_t *);
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t, char *, unsigned int);
 nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t, unsigned int *);
 nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t, unsigned int *);
-nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t, unsigned int, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t, int);
 
-enum { MOST = 64, VERSION_MISMATCH = 25 };
+enum { MOST = 64, NOT_SUPPORTED = 3, NO_PERMISSION = 4, VERSION_MISMATCH = 25 };
 
 static struct expected {
     unsigned int pid;
@@ -232,6 +235,88 @@ static void check_accounts(nvmlDevice_t device) {
     }
 }
 
+/* --- GPUs without a claim --- */
+
+/* An error, and nothing in the caller's struct. */
+#define CHECK_HIDDEN(symbol, type)                                                                                     \
+    do {                                                                                                               \
+        type hidden, before;                                                                                           \
+        memset(&hidden, 0, sizeof hidden);                                                                             \
+        *(unsigned int *)(void *)&hidden = (unsigned)sizeof hidden | 2u << 24; /* its version, if it has one */        \
+        before = hidden;                                                                                               \
+        int result = (int)symbol(device, &hidden);                                                                     \
+        check(result == NO_PERMISSION || result == NOT_SUPPORTED, #symbol, result, NO_PERMISSION);                     \
+        same(#symbol ": told", memcmp(&hidden, &before, sizeof hidden), 0);                                            \
+    } while (0)
+
+static void check_unclaimed(nvmlDevice_t device) {
+    CHECK_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, 0u, INSTANCES);
+    CHECK_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t, 0u, INSTANCES);
+    CHECK_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, 0u, INSTANCES);
+    check_details(device, NVML_PROCESS_MODE_ALL, 0);
+    CHECK_HIDDEN(nvmlDeviceGetMemoryInfo, nvmlMemory_t);
+    CHECK_HIDDEN(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t);
+    CHECK_HIDDEN(nvmlDeviceGetAttributes_v2, nvmlDeviceAttributes_t);
+    CHECK_HIDDEN(nvmlDeviceGetConfComputeMemSizeInfo, nvmlConfComputeMemSizeInfo_t);
+    CHECK_HIDDEN(nvmlDeviceGetConfComputeProtectedMemoryUsage, nvmlMemory_t);
+    nvmlMemory_t memory;
+    nvmlMemory_v2_t second = {.version = (unsigned)sizeof second | 2u << 24};
+    same("memory", nvmlDeviceGetMemoryInfo(device, &memory), NO_PERMISSION);
+    same("memory, second version", nvmlDeviceGetMemoryInfo_v2(device, &second), NO_PERMISSION);
+}
+
+/* --- which GPUs there are --- */
+
+static void check_visible(char **names) {
+    unsigned int count = 0, index = 7;
+    nvmlDevice_t device = NULL, found = NULL;
+    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+    same("count", nvmlDeviceGetCount_v2(&count), NVML_SUCCESS);
+    same("count", count, 1);
+    same("first count", nvmlDeviceGetCount(&count), NVML_SUCCESS);
+    same("first count", count, 1);
+    same("index 0", nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
+    same("first index 0", nvmlDeviceGetHandleByIndex(0, &found), NVML_SUCCESS);
+    check(found == device, "first index 0: device", 0, 1);
+    same("index 1", nvmlDeviceGetHandleByIndex_v2(1, &found), NVML_ERROR_INVALID_ARGUMENT);
+    same("index 0 without room", nvmlDeviceGetHandleByIndex_v2(0, NULL), NVML_ERROR_INVALID_ARGUMENT);
+    same("its index", nvmlDeviceGetIndex(device, &index), NVML_SUCCESS);
+    same("its index", index, 0);
+    same("its UUID", nvmlDeviceGetUUID(device, uuid, sizeof uuid), NVML_SUCCESS);
+    check(strcmp(uuid, names[0]) == 0, "its UUID", 0, 1);
+    found = NULL;
+    same("by UUID", nvmlDeviceGetHandleByUUID(names[0], &found), NVML_SUCCESS);
+    check(found == device, "by UUID: device", 0, 1);
+    nvmlUUID_t versioned = {.version = (unsigned)sizeof versioned | 1u << 24, .type = 1};
+    snprintf(versioned.value.str, sizeof versioned.value.str, "%s", names[0]);
+    same("by versioned UUID", nvmlDeviceGetHandleByUUIDV(&versioned, &found), NVML_SUCCESS);
+    same("by bus ID", nvmlDeviceGetHandleByPciBusId_v2(names[1], &found), NVML_SUCCESS);
+    check(found == device, "by bus ID: device", 0, 1);
+    same("by bus ID without room", nvmlDeviceGetHandleByPciBusId_v2(names[1], NULL), NVML_ERROR_INVALID_ARGUMENT);
+    for (char **other = names + 2; *other != NULL; other++) {
+        found = NULL;
+        snprintf(versioned.value.str, sizeof versioned.value.str, "%s", *other);
+        same(*other, nvmlDeviceGetHandleByUUID(*other, &found), NVML_ERROR_NOT_FOUND);
+        check(nvmlDeviceGetHandleByUUIDV(&versioned, &found) != NVML_SUCCESS, *other, 0, NVML_ERROR_NOT_FOUND);
+        check(nvmlDeviceGetHandleByPciBusId_v2(*other, &found) != NVML_SUCCESS, *other, 0, NVML_ERROR_NOT_FOUND);
+        check(nvmlDeviceGetHandleByPciBusId(*other, &found) != NVML_SUCCESS, *other, 0, NVML_ERROR_NOT_FOUND);
+        check(found == NULL, *other, 1, 0);
+    }
+}
+
+/* Of MIG devices, the visible one. */
+static void check_visible_mig(nvmlDevice_t gpu, const char *want) {
+    nvmlDevice_t device = NULL, found = NULL;
+    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+    same("MIG device", nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0, &device), NVML_SUCCESS);
+    same("MIG device: UUID", nvmlDeviceGetUUID(device, uuid, sizeof uuid), NVML_SUCCESS);
+    check(strcmp(uuid, want) == 0, "MIG device: UUID", 0, 1);
+    same("MIG device by UUID", nvmlDeviceGetHandleByUUID(want, &found), NVML_SUCCESS);
+    check(found == device, "MIG device by UUID: device", 0, 1);
+    for (unsigned int i = 1; i < 7; i++)
+        same("another MIG device", nvmlDeviceGetMigDeviceHandleByIndex(gpu, i, &found), NVML_ERROR_NOT_FOUND);
+}
+
 static void check_error(nvmlDevice_t device, nvmlReturn_t error) {
     unsigned int count = MOST, pids[MOST];
     nvmlProcessInfo_t infos[MOST];
@@ -244,6 +329,10 @@ static void check_error(nvmlDevice_t device, nvmlReturn_t error) {
     same("details", nvmlDeviceGetRunningProcessDetailList(device, &list), error);
     same("samples", nvmlDeviceGetProcessUtilization(device, samples, &count, 0), error);
     same("accounts", nvmlDeviceGetAccountingPids(device, &count, pids), error);
+    if (error == 1) {
+        same("count", nvmlDeviceGetCount_v2(&count), error);
+        same("handle", nvmlDeviceGetHandleByIndex_v2(0, &device), error);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -261,6 +350,14 @@ int main(int argc, char **argv) {
         same("GPU instance", nvmlDeviceGetGpuInstanceId(device, &gpu_instance), NVML_SUCCESS);
         same("compute instance", nvmlDeviceGetComputeInstanceId(device, &compute_instance), NVML_SUCCESS);
     }
+    if (strcmp(mode, "visible") == 0 && argc > 4) {
+        check_visible(argv + 3);
+        return failures != 0;
+    }
+    if (strcmp(mode, "visible-mig") == 0 && argc > 3) {
+        check_visible_mig(device, argv[3]);
+        return failures != 0;
+    }
     for (int i = 3; i < argc && i < MOST; i++) {
         char *rest;
         if (argv[i][0] == '-') {
@@ -273,6 +370,8 @@ int main(int argc, char **argv) {
     }
     if (strcmp(mode, "processes") == 0)
         check_processes(device);
+    else if (strcmp(mode, "unclaimed") == 0)
+        check_unclaimed(device);
     else if (strcmp(mode, "busy") == 0)
         check_busy(device);
     else if (strcmp(mode, "accounts") == 0)

@@ -57,6 +57,7 @@ for library in libcuda.so.1 libnvidia-ml.so.1; do
 done
 compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
 compile -o "$work/user" $tests/nvml_user.c -L"$build/sim/lib" -l:libcuda.so.1
+compile -o "$work/visible" $tests/visible.c -L"$build/sim/lib" -l:libcuda.so.1
 compile -o "$work/check" $tests/nvml_check.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
 "$work/claim" "$work/a" 0000000a $first 512 64
 "$work/claim" "$work/b" 0000000b $first 256 64
@@ -101,7 +102,7 @@ start b 10
 a1=${users[0]} a2=${users[1]} b1=${users[2]}
 check a 0 processes $a1=164 $a2=64
 check b 0 processes $b1=74
-check a 1 processes
+check a 1 unclaimed
 check two 0 processes
 start two 100 # does not fit beside the context in the first claim, so it has a part in both
 t1=${users[3]}
@@ -134,12 +135,29 @@ smi=$(under a "$build/sim/bin/nvidia-smi")
 used=312 # and perhaps what a kernel takes
 grep -q 314MiB <<<"$smi" && used=314
 same "nvidia-smi: memory" "${used}MiB / 512MiB" "$(grep -o '[0-9]*MiB / *[0-9]*MiB' <<<"$smi" | head -1)"
-same "nvidia-smi: the other GPU's memory" "0MiB / 0MiB" "$(grep -o '[0-9]*MiB / *[0-9]*MiB' <<<"$smi" | tail -1)"
+same "nvidia-smi: the other GPU's memory" "N/A / N/A" "$(grep -oE '([0-9]+MiB|N/A) / *([0-9]+MiB|N/A)' <<<"$smi" | tail -1)"
 same "nvidia-smi: processes" "$(printf '%s\n' $a1 $a2 $a3 | sort -n)" \
     "$(sed -nE 's/^\| +[0-9]+ +N\/A +N\/A +([0-9]+) .*/\1/p' <<<"$smi" | sort -n)"
 same "nvidia-smi: query" "512, 0, $used, $((512 - used))" \
     "$(under a "$build/sim/bin/nvidia-smi" --query-gpu=memory.total,memory.reserved,memory.used,memory.free \
         --format=csv,noheader,nounits | head -1)"
+
+# --- one GPU of two, as under `tranche run` ---
+
+export TRANCHE_VISIBLE_GPU=$second
+check two 0 visible $second 00000000:02:00.0 $first 00000000:01:00.0
+check two 0 processes
+same "nvidia-smi: one GPU" "$second" "$(under two "$build/sim/bin/nvidia-smi" --query-gpu=uuid --format=csv,noheader)"
+for list in - 0 00 0,1 0,7,x $second GPU-7e570000-0000-4000-8000-000000000001,0 ${second%1}; do
+    same "CUDA: visible by $list" "01 $list" "$(under two "$work/visible" $list)"
+done
+for list in 1 -1 1,0 $first x MIG-0; do
+    same "CUDA: nothing visible by $list" "error 100, 0 GPUs $list" "$(under two "$work/visible" $list)"
+done
+same "CUDA: nothing visible by an empty list" "error 100, 0 GPUs " "$(under two "$work/visible" "")"
+expect "NVML before nvmlInit" under two "$work/check" 0 error 1
+unset TRANCHE_VISIBLE_GPU
+same "CUDA: all GPUs" "error 0, 2 GPUs -" "$(under two "$work/visible" -)"
 
 # --- processes that were stopped, and killed ---
 
@@ -159,8 +177,8 @@ check b 0 processes $b1=74 $b2+84
 
 cat >"$work/inside" <<'S'
 #!/bin/bash
-# inside WORK CLAIMS TOLD: the first process of a pid namespace, and two of a claim, whose numbers others have too. TOLD is
-# whether the driver is expected to be believed about them.
+# inside WORK CLAIMS: the first process of a pid namespace, and two of a claim, whose numbers others have too. Whose samples and
+# accounts the driver has cannot be known: it may have those of the host's processes by their numbers there.
 export TRANCHE_REGIONS=$1/$2
 exec 3< <(exec "$1/user" 30 busy)
 one=$!
@@ -171,15 +189,15 @@ read -r -t 20 line <&4 || echo "not ready"
 sleep 0.3
 echo "$one $two"
 "$1/check" 0 processes "$one+94" "$two=104"
-"$1/check" 0 accounts $([ "$3" = no ] || echo "$one+94" "$two=104")
-"$1/check" 0 busy $([ "$3" = no ] || echo "$one")
+"$1/check" 0 accounts
+"$1/check" 0 busy
 kill -KILL "$two"
 wait "$two" 2>/dev/null
 "$1/check" 0 processes "$one+94"
 kill -KILL "$one"
 S
 chmod +x "$work/inside"
-contain() { # CLAIMS TOLD
+contain() { # CLAIMS
     timeout -k 1 60 unshare --pid --fork --mount-proc --kill-child bash -c '"$@"' - "$work/inside" "$work" "$@" 2>&1 |
         grep -v Killed
 }
@@ -187,17 +205,17 @@ if unshare --pid --fork --mount-proc true 2>/dev/null; then
     end $b1
     end $b2
     # Both in the same order of commands, hence with the same numbers.
-    contain a yes >"$work/in-a" &
-    contain b yes >"$work/in-b"
+    contain a >"$work/in-a" &
+    contain b >"$work/in-b"
     wait $!
     same "a container's processes" 1 "$(wc -l <"$work/in-a")"
     same "two containers with the same numbers" "$(cat "$work/in-a")" "$(cat "$work/in-b")"
 
-    # A driver that gives the host's numbers: whose samples these are cannot be told, so none are shown.
+    # A driver that lists the host's numbers.
     sed -i 's/^driver_version = .*/driver_version = 525.60.13/' "$work/topology"
     start b 20 busy
     check b 0 busy ${users[-1]}
-    same "a driver that gives the host's numbers" "$(cat "$work/in-a")" "$(contain a no)"
+    same "a driver that gives the host's numbers" "$(cat "$work/in-a")" "$(contain a)"
 else
     echo "skipped: pid namespaces, which need root" >&2
 fi
@@ -226,20 +244,27 @@ c1=${users[-3]} d1=${users[-2]} e1=${users[-1]}
 check c 0.0 processes $c1=400
 check d 0.0 processes $d1=500
 check e 0.1 processes $e1=320
-for claims in c d e; do # of the GPU and of instances that no claim is on, nobody
-    check $claims 0 processes
-    check $claims 1 processes
+for claims in c d e; do # the GPU, and instances that no claim is on
+    check $claims 0 unclaimed
+    check $claims 1 unclaimed
 done
-check c 0.1 processes
-check e 0.0 processes
+check c 0.1 unclaimed
+check e 0.0 unclaimed
 
 instances() { # CLAIMS: what nvidia-smi says of the memory of the GPUs, and of their MIG devices
-    under "$1" "$build/sim/bin/nvidia-smi" | grep -o '[0-9]*MiB / *[0-9]*MiB' | tr '\n' ' '
+    under "$1" "$build/sim/bin/nvidia-smi" | grep -oE '([0-9]+MiB|N/A) / *([0-9]+MiB|N/A)' | tr '\n' ' '
 }
-same "nvidia-smi: slices of an instance" "0MiB / 0MiB 0MiB / 0MiB 400MiB / 1024MiB 0MiB / 0MiB " "$(instances c)"
-same "nvidia-smi: the other claim on it" "0MiB / 0MiB 0MiB / 0MiB 500MiB / 2048MiB 0MiB / 0MiB " "$(instances d)"
-same "nvidia-smi: the neighbour" "0MiB / 0MiB 0MiB / 0MiB 0MiB / 0MiB 320MiB / 512MiB " "$(instances e)"
+same "nvidia-smi: slices of an instance" "N/A / N/A N/A / N/A 400MiB / 1024MiB N/A / N/A " "$(instances c)"
+same "nvidia-smi: the other claim on it" "N/A / N/A N/A / N/A 500MiB / 2048MiB N/A / N/A " "$(instances d)"
+same "nvidia-smi: the neighbour" "N/A / N/A N/A / N/A N/A / N/A 320MiB / 512MiB " "$(instances e)"
 unset CUDA_VISIBLE_DEVICES
+export TRANCHE_VISIBLE_GPU=$neighbour # as `tranche run` sets it
+same "CUDA: the only MIG device" "02 -" "$(under e "$work/visible")"
+check e 0 visible GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000000 00000000:19:00.0 GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000001 $instance
+check e 0 visible-mig $neighbour
+check e 0.0 processes $e1=320
+check e 0 unclaimed
+unset TRANCHE_VISIBLE_GPU
 export SIMGPU_TOPOLOGY=$work/topology SIMGPU_STATE=$work/state SIMGPU_DEV=$work/dev
 
 # --- what the simulated GPU does not have: attributes of MIG devices, graphics, MPS, confidential computing; a function that is not there ---

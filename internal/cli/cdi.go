@@ -67,7 +67,10 @@ func (a *app) generateCDI(ctx context.Context, o cdiOptions) error {
 		return err
 	}
 	most := 0
-	for _, g := range node.GPUs {
+	for _, g := range allGPUs(node) {
+		if g.MIG.Enabled { // only its instances can be used
+			continue
+		}
 		most = max(most, int(g.UsableBytes()/sliceBytes))
 	}
 	if most == 0 {

@@ -92,8 +92,7 @@ func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.
 	for _, failed := range node.Failed {
 		unanswered = append(unanswered, gpuinfo.Unanswered{Index: failed.Index, Error: failed.Err.Error()})
 	}
-	isShared := func(uuid string) bool { _, ok := shared[uuid]; return ok }
-	for _, g := range node.WithInstances(isShared) {
+	for _, g := range node.WithInstances(sharedInstances(node, shared)) {
 		if g.MIG.Enabled { // only its instances can be used
 			continue
 		}
@@ -117,6 +116,20 @@ func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.
 		return nil, nil, errors.Join(errs...)
 	}
 	return gpus, unanswered, nil
+}
+
+// sharedInstances returns which MIG instances are shared in slices: of GPUs that the device plugin has, those that it shares, and
+// of others all, whoever has made them.
+func sharedInstances(node *nvml.Node, shared map[string]layout.GPU) func(uuid string) bool {
+	all := make(map[string]bool)
+	for _, g := range node.GPUs {
+		_, known := shared[g.UUID]
+		for _, instance := range g.MIG.Instances {
+			_, itself := shared[instance.UUID]
+			all[instance.UUID] = itself || !known
+		}
+	}
+	return func(uuid string) bool { return all[uuid] }
 }
 
 func (a *app) costOptions(p place) contextcost.Options {

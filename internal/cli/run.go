@@ -38,7 +38,7 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a program under a limit of GPU memory, without a container",
 		Long: `Run a program under a limit of GPU memory, without a container.
 
-The program and its children see one GPU with as much memory as the limit, which applies to all of them together. With
+The program and its children see one GPU, number 0, with as much memory as the limit, which applies to all of them together. With
 --host-memory, cuMemAlloc returns managed memory on the host when the limit is reached, up to this second limit. The
 program is slower where it uses that memory.
 
@@ -62,7 +62,9 @@ clear its environment.`,
 	cmd.Flags().StringVar(&o.hostMemory, "host-memory", "0",
 		"how much more may be allocated beyond that limit, in the host's memory, such as `4GiB`")
 	o.compute.addFlags(cmd)
-	cmd.Flags().StringVar(&o.gpu, "gpu", "0", "`index` or UUID of the GPU, as nvidia-smi has it")
+	cmd.Flags().StringVar(&o.gpu, "gpu", "",
+		"`index` or UUID of the GPU, as nvidia-smi has it, or UUID of a MIG instance (default: that of\n"+
+			"CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES, or 0)")
 	cmd.Flags().StringVar(&o.shadowDir, "shadow-dir", "",
 		"`directory` of the shadow libraries (default: beside this program, or shadow_dir of the configuration)")
 	cmd.Flags().StringVar(&o.contextMemory, "context-memory", "",
@@ -84,6 +86,9 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 	path, err := findCommand(args[0])
 	if err != nil {
 		return 0, err
+	}
+	if err := private.CheckLoader(path); err != nil {
+		return 0, &exitError{exitCannotExecute, fmt.Errorf("cannot run %s: %w", args[0], err)}
 	}
 	if err := a.checkOutermost(); err != nil {
 		return 0, err
@@ -149,7 +154,11 @@ func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, err
 	if err != nil {
 		return nil, fmt.Errorf("looking for GPUs (--driver-root says where the driver is): %w", err)
 	}
-	g, err := chooseGPU(node, o.gpu)
+	choice, err := chosenGPU(o.gpu, a.environ, node)
+	if err != nil {
+		return nil, err
+	}
+	g, err := choice.find(node)
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,8 @@ func TestRunPreparesTheCommand(t *testing.T) {
 	must.StrHasPrefix(t, tr.base(t), lib)
 	must.Eq(t, lib+"/libcuda.so.1:"+lib+"/libnvidia-ml.so.1", get("LD_PRELOAD"))
 	must.Eq(t, lib+":/opt/lib", get("LD_LIBRARY_PATH"))
-	must.Eq(t, nvmltest.H200(1).UUID, get("CUDA_VISIBLE_DEVICES"))
+	must.Eq(t, "0", get("CUDA_VISIBLE_DEVICES"), must.Sprint("programs take it for numbers, and there is one GPU"))
+	must.Eq(t, nvmltest.H200(1).UUID, get("TRANCHE_VISIBLE_GPU"))
 	must.Eq(t, filepath.Join(filepath.Dir(lib), "regions"), get("TRANCHE_REGIONS"))
 	must.Eq(t, "me", get("KEEP"))
 	must.Eq(t, 1, strings.Count(out, "CUDA_VISIBLE_DEVICES="))
@@ -46,6 +47,84 @@ func TestRunPreparesTheCommand(t *testing.T) {
 	must.StrContains(t, out, "FILE="+fmt.Sprintf("%x", "TRNCUSE\x00"))
 
 	must.SliceEmpty(t, tr.privateDirs(t))
+}
+
+// A program runs on the GPU that its caller's environment names, or says why not.
+func TestRunTakesTheCallersGPU(t *testing.T) {
+	for variable, name := range map[string]string{"CUDA_VISIBLE_DEVICES": "1", "NVIDIA_VISIBLE_DEVICES": nvmltest.H200(1).UUID} {
+		tr := newTrial(t)
+		tr.environ = append(tr.environ, variable+"="+name)
+		code, out, stderr := tr.run("--memory", "1GiB", "--", "sh", "-c", `echo "$TRANCHE_VISIBLE_GPU $CUDA_VISIBLE_DEVICES"`)
+		must.Eq(t, 0, code, must.Sprint(stderr))
+		must.Eq(t, nvmltest.H200(1).UUID+" 0\n", out)
+	}
+	for list, want := range map[string]string{
+		"0,1": "names 2 GPUs, and a command has one: name one with --gpu",
+		"7":   "CUDA_VISIBLE_DEVICES: there is no GPU 7",
+		"":    "names no GPU",
+	} {
+		tr := newTrial(t)
+		tr.environ = append(tr.environ, "CUDA_VISIBLE_DEVICES="+list)
+		code, _, stderr := tr.run("--memory", "1GiB", "--", "true")
+		must.Eq(t, 125, code)
+		must.StrContains(t, stderr, want)
+	}
+}
+
+// gcc's AddressSanitizer ends programs that have another library before its own.
+func TestRunSanitizedProgram(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "program")
+	source := filepath.Join(t.TempDir(), "program.c")
+	must.NoError(t, os.WriteFile(source, []byte(`
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) { volatile char *p = malloc(1); puts("started"); fflush(stdout); p[1] = 0; return 0; }
+`), 0o600))
+	output, err := exec.Command("gcc", "-fsanitize=address", "-g", "-o", program, source).CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(output)))
+	for _, options := range []string{"", "exitcode=7", "exitcode=7:verify_asan_link_order=0"} {
+		tr := newTrial(t)
+		want := 1
+		if options != "" {
+			tr.environ = append(tr.environ, "ASAN_OPTIONS="+options)
+			want = 7
+		}
+		code, out, stderr := tr.run("--memory", "1GiB", "--", program)
+		must.Eq(t, "started\n", out, must.Sprint(stderr))
+		must.Eq(t, want, code, must.Sprint(stderr))
+		must.StrContains(t, stderr, "heap-buffer-overflow", must.Sprint("it still finds errors"))
+	}
+	tr := newTrial(t)
+	tr.environ = append(tr.environ, "ASAN_OPTIONS=verify_asan_link_order=1")
+	_, out, stderr := tr.run("--memory", "1GiB", "--", program)
+	must.Eq(t, "", out, must.Sprint("the caller has asked for the check"))
+	must.StrContains(t, stderr, "ASan runtime does not come first")
+}
+
+// A program of musl could not even start, and would not say why.
+func TestRunProgramOfMusl(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	source := filepath.Join(dir, "program.c")
+	must.NoError(t, os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600))
+	output, err := exec.Command("gcc", "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1", "-o", program, source).CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(output)))
+	script, nested, static := filepath.Join(dir, "script"), filepath.Join(dir, "nested"), filepath.Join(dir, "static")
+	must.NoError(t, os.WriteFile(script, []byte("#! "+program+" -x\n"), 0o755))
+	must.NoError(t, os.WriteFile(nested, []byte("#!"+script+"\n"), 0o755))
+	for _, command := range []string{program, script, nested} {
+		tr := newTrial(t)
+		code, _, stderr := tr.run("--memory", "1GiB", "--", command)
+		must.Eq(t, 126, code)
+		must.StrContains(t, stderr, "cannot run "+command+": it is a program of musl")
+		must.StrContains(t, stderr, "run it without `tranche run`")
+		must.SliceEmpty(t, tr.privateDirs(t))
+	}
+	output, err = exec.Command("gcc", "-static", "-o", static, source).CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(output)))
+	tr := newTrial(t)
+	code, _, stderr := tr.run("--memory", "1GiB", "--", static)
+	must.Eq(t, 0, code, must.Sprint(stderr))
 }
 
 // Whatever name a program asks for, it gets the shadow, which has the driver behind it.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -19,6 +20,11 @@ import (
 
 // simulatedNode lays out the simulated GPUs, and gives the environment that leads to them and where things were built.
 func simulatedNode(t *testing.T) (sim *node.Sim, buildDir string) {
+	t.Helper()
+	return simulatedNodeOf(t, "h200x2.conf")
+}
+
+func simulatedNodeOf(t *testing.T, topology string) (sim *node.Sim, buildDir string) {
 	t.Helper()
 	buildDir = os.Getenv("TRANCHE_BUILD")
 	if buildDir == "" {
@@ -33,7 +39,7 @@ func simulatedNode(t *testing.T) (sim *node.Sim, buildDir string) {
 		}
 	}
 	sim = node.NewSim(buildDir, filepath.Join(t.TempDir(), "root"))
-	must.NoError(t, sim.LayOut(t.Context(), "../../e2e/simgpu/topologies/h200x2.conf"))
+	must.NoError(t, sim.LayOut(t.Context(), filepath.Join("../../e2e/simgpu/topologies", topology)))
 	return sim, buildDir
 }
 
@@ -88,6 +94,57 @@ func TestRunOnTheSimulatedGPU(t *testing.T) {
 	record, err = sim.Record(t.Context())
 	must.NoError(t, err)
 	must.Zero(t, record.GPUs[1].UsedBytes)
+}
+
+// A command sees the one GPU that its caller has chosen, by CUDA and by NVML, and by the number that CUDA_VISIBLE_DEVICES has then.
+func TestRunSeesOneGPU(t *testing.T) {
+	const (
+		first    = "GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000000"
+		second   = "GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000001"
+		instance = "MIG-51d40f7e-0c1a-4e6b-9f3d-5a1e00000a02" // of the first
+	)
+	for name, tc := range map[string]struct {
+		topology      string
+		environ, args []string
+		// gpu is the one whose memory is taken, by the record, and listed what nvidia-smi lists.
+		gpu, listed string
+	}{
+		"the flag":        {"h200x2.conf", nil, []string{"--gpu", "1"}, second, second},
+		"CUDA's variable": {"h200x2.conf", []string{"CUDA_VISIBLE_DEVICES=1"}, nil, second, second},
+		"a MIG instance":  {"h200-mig.conf", nil, []string{"--gpu", instance}, instance, first},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sim, buildDir := simulatedNodeOf(t, tc.topology)
+			run := func(program ...string) *exec.Cmd {
+				args := append([]string{"run", "--memory", "1GiB", "--driver-root", sim.Root, "--shadow-dir", filepath.Join(buildDir, "lib"),
+					"--state-dir", t.TempDir(), "--run-dir", t.TempDir()}, tc.args...)
+				cmd := tranche(t, sim, append(append(args, "--"), program...)...)
+				cmd.Env = append(cmd.Env, tc.environ...)
+				return cmd
+			}
+			listed, err := run(filepath.Join(buildDir, "sim/bin/nvidia-smi"), "-L").Output()
+			must.NoError(t, err)
+			must.StrHasPrefix(t, "GPU 0: NVIDIA H200 (UUID: "+tc.listed+")\n", string(listed))
+			must.Eq(t, 1, strings.Count(string(listed), "GPU "), must.Sprint(string(listed)))
+			variable, err := run("sh", "-c", "echo $CUDA_VISIBLE_DEVICES").Output()
+			must.NoError(t, err)
+			must.Eq(t, "0\n", string(variable))
+
+			cmd := run(filepath.Join(buildDir, "e2e/gpu-probe"), "fill")
+			out, err := cmd.StdoutPipe()
+			must.NoError(t, err)
+			must.NoError(t, cmd.Start())
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			lines := bufio.NewScanner(out)
+			must.Eq(t, 1, event(t, lines, "look")["gpus"].(float64))
+			event(t, lines, "full")
+			record, err := sim.Record(t.Context())
+			must.NoError(t, err)
+			for _, g := range record.GPUs {
+				must.Eq(t, g.UUID == tc.gpu, g.UsedBytes > 0, must.Sprint(g.UUID))
+			}
+		})
+	}
 }
 
 // With host memory allowed the same program goes on beyond its limit, by exactly that much, and the GPU gives it no more

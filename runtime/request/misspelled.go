@@ -12,7 +12,9 @@ const prefix = "TRANCHE_"
 // variables are all environment variables that have a meaning in a container, whoever sets them; variablePrefixes those whose
 // names end differently each time.
 var (
-	variables        = []string{MemoryEnv, GPUEnv, ComputeEnv, "TRANCHE_GPU_HOST_MEMORY", "TRANCHE_REGIONS", "TRANCHE_CONFIG"}
+	variables = []string{
+		MemoryEnv, GPUEnv, ComputeEnv, "TRANCHE_GPU_HOST_MEMORY", "TRANCHE_REGIONS", "TRANCHE_VISIBLE_GPU", "TRANCHE_CONFIG",
+	}
 	variablePrefixes = []string{"TRANCHE_CLAIM_", cdiPrefix}
 )
 

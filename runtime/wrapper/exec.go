@@ -68,7 +68,7 @@ func editProcess(cfg runtime.Config, inv invocation) error {
 func (inv invocation) ofContainerWithClaims(cfg runtime.Config) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	ledger, err := claim.Open(claim.Options{StateDir: cfg.StateDir, RunDir: cfg.RunDir, Logger: cfg.Logger})
+	ledger, err := claim.Open(claim.Options{StateDir: cfg.StateDir, RunDir: cfg.RunDir, Logger: logger{inv: inv}})
 	if err != nil {
 		return false
 	}

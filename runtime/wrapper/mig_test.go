@@ -54,6 +54,17 @@ func TestContainer_MIG_BesideALostGPU(t *testing.T) {
 	must.Eq(t, map[string]uint64{migSmall: limitOf}, n.peaks())
 }
 
+// A container requests a part of an instance that somebody has made, on a node without the device plugin.
+func TestContainer_MIG_Request(t *testing.T) {
+	for _, gpu := range []string{"uuid:" + migSmall, "model:*MIG 1g*"} {
+		n := newNVIDIANode(t, "runc", "h200-mig.conf")
+		const nodes = "nvidia-caps/nvidia-cap84 nvidia-caps/nvidia-cap85 nvidia-uvm nvidia0 nvidiactl"
+		bundle := n.probe("b", "TRANCHE_GPU_MEMORY=1GiB", "TRANCHE_GPU="+gpu)
+		must.Eq(t, nodes, n.fills("c1", bundle), must.Sprint(gpu))
+		must.Eq(t, map[string]uint64{migSmall: 1 << 30}, n.peaks())
+	}
+}
+
 // Two claims on instances of one GPU in one container: the GPU's node once, and each instance's own.
 func TestContainer_TwoMIGInstances(t *testing.T) {
 	n := newNVIDIANode(t, "runc", "h200-mig.conf")
@@ -78,4 +89,7 @@ func TestContainer_CDISpecOfOtherNumbers(t *testing.T) {
 	must.Eq(t, "nvidia-uvm nvidia1 nvidiactl", n.fills("c1", n.simulated(n.probe("b", env))))
 	_, err := os.Stat(filepath.Join(n.cfg.RunDir, "node"))
 	must.NoError(t, err, must.Sprint("no CDI spec was generated"))
+	must.StrContains(t, n.output("c1"), "tranche-runtime: CDI spec of the node not used (reason: the CDI spec "+
+		filepath.Join(n.cfg.DriverRoot, "etc/cdi"))
+	must.StrContains(t, n.output("c1"), "and the GPU has minor number 0 now; write it again with nvidia-ctk cdi generate)\n")
 }

@@ -87,10 +87,12 @@ func editBundle(ctx context.Context, cfg runtime.Config, inv invocation) error {
 	if err != nil {
 		return err
 	}
-	ledger, err := claim.Open(claim.Options{StateDir: cfg.StateDir, RunDir: cfg.RunDir, Logger: cfg.Logger})
+	// Warnings of the ledger may be about containers of others, and are not shown to whoever starts this one.
+	ledger, err := claim.Open(claim.Options{StateDir: cfg.StateDir, RunDir: cfg.RunDir, Logger: logger{inv: inv}})
 	if err != nil {
 		return fmt.Errorf("open the ledger of claims: %w", err)
 	}
+	cfg.Logger = logger{inv, os.Stderr}
 	claims, cancel, err := source.claims(ctx, cfg, ledger, inv.workload(source.env, file))
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ type Fake struct {
 	health    map[string]nvml.Health
 	compute   map[string]nvml.ComputeMode
 	events    chan nvml.Event
+	eventsErr error
 }
 
 var _ nvml.Interface = (*Fake)(nil)
@@ -247,6 +248,20 @@ func (f *Fake) Events(ctx context.Context) <-chan nvml.Event {
 		}
 	}()
 	return out
+}
+
+// SetEventsError sets why the receiver of Events misses some.
+func (f *Fake) SetEventsError(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.eventsErr = err
+}
+
+// EventsError implements nvml.Interface.
+func (f *Fake) EventsError() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.eventsErr
 }
 
 // Close implements nvml.Interface.

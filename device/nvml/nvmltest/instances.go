@@ -284,6 +284,8 @@ func migHandle(
 		GetBrandFunc:                           gpu.GetBrand,
 		GetMinorNumberFunc:                     func() (int, gonvml.Return) { return 0, gonvml.ERROR_NOT_SUPPORTED },
 		GetComputeRunningProcessesFunc:         func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.SUCCESS },
+		GetGraphicsRunningProcessesFunc:        func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.ERROR_NOT_SUPPORTED },
+		GetMPSComputeRunningProcessesFunc:      func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.SUCCESS },
 		GetMigModeFunc:                         func() (int, int, gonvml.Return) { return 0, 0, gonvml.ERROR_NOT_SUPPORTED },
 		GetUtilizationRatesFunc:                func() (gonvml.Utilization, gonvml.Return) { return gonvml.Utilization{}, gonvml.ERROR_NOT_SUPPORTED },
 		GetPowerUsageFunc:                      func() (uint32, gonvml.Return) { return 0, gonvml.ERROR_NOT_SUPPORTED },

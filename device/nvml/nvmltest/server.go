@@ -126,7 +126,9 @@ func completeTelemetry(d *mock.Device) {
 	d.GetMaxPcieLinkGenerationFunc = func() (int, gonvml.Return) { return 5, gonvml.SUCCESS }
 	d.GetDisplayModeFunc = func() (gonvml.EnableState, gonvml.Return) { return gonvml.FEATURE_DISABLED, gonvml.SUCCESS }
 	d.GetPersistenceModeFunc = func() (gonvml.EnableState, gonvml.Return) { return gonvml.FEATURE_ENABLED, gonvml.SUCCESS }
-	d.GetComputeRunningProcessesFunc = func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.SUCCESS }
+	none := func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.SUCCESS }
+	d.GetComputeRunningProcessesFunc, d.GetGraphicsRunningProcessesFunc = none, none
+	d.GetMPSComputeRunningProcessesFunc = none
 }
 
 // completeHealth sets the state of a healthy device. The driver of the mocks does not support recovery actions, and their GPUs do

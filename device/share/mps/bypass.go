@@ -28,7 +28,9 @@ func (d *Daemons) checkUnused(ctx context.Context, g *share.GPU) error {
 		return fmt.Errorf("list the processes on %s: %w", g.UUID, err)
 	}
 	for _, p := range running {
-		users = append(users, fmt.Sprintf("process %d", p.PID))
+		if !p.OnlyRenders {
+			users = append(users, fmt.Sprintf("process %d", p.PID))
+		}
 	}
 	if len(users) == 0 {
 		return nil
@@ -94,7 +96,7 @@ func (d *Daemons) computing(ctx context.Context, uuid string) ([]int, error) {
 	}
 	var pids []int
 	for _, p := range running {
-		if !d.Manager.Has(uuid, p.PID) {
+		if !p.OnlyRenders && !d.Manager.Has(uuid, p.PID) {
 			pids = append(pids, p.PID)
 		}
 	}

@@ -71,6 +71,7 @@ struct gpu_process {
     uint64_t start_ns;   /* CLOCK_MONOTONIC when it began to */
     unsigned int gi, ci; /* NO_INSTANCE outside MIG */
     bool mps_client;
+    enum sim_graphics graphics;
 };
 
 /* The processes that hold memory of a GPU, ordered by pid, one entry per pid. On success `*processes` is to be freed. */

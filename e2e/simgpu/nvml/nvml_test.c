@@ -478,6 +478,52 @@ static void test_running_processes(void) {
     end_user(other);
 }
 
+static struct user start_graphics_user(const char *graphics, uint64_t bytes) {
+    struct user user;
+
+    setenv("SIMGPU_GRAPHICS", graphics, 1);
+    user = start_user(0, bytes, 0);
+    unsetenv("SIMGPU_GRAPHICS");
+    return user;
+}
+
+/* A process that renders is on the list of graphics, and on that of compute if it computes, too. */
+static void test_graphics_processes(void) {
+    nvmlProcessInfo_t infos[4];
+    nvmlProcessInfo_v1_t v1[4];
+    nvmlProcessDetail_v1_t details[4];
+    nvmlProcessDetailList_t list = {.version = nvmlProcessDetailList_v1, .procArray = details};
+    unsigned int count = 4;
+
+    OK(nvmlInit_v2());
+    nvmlDevice_t device = gpu_handle(0);
+    struct user users[3] = {start_graphics_user("only", 50 * MIB), start_graphics_user("too", 100 * MIB),
+                            start_user(0, 200 * MIB, 0)};
+    OK(nvmlDeviceGetGraphicsRunningProcesses_v3(device, &count, infos));
+    CHECK_EQ(count, 2);
+    CHECK_EQ(infos[0].pid, users[0].pid);
+    CHECK_EQ(infos[0].usedGpuMemory, 50 * MIB);
+    CHECK_EQ(infos[1].pid, users[1].pid);
+    count = 4;
+    OK(nvmlDeviceGetGraphicsRunningProcesses(device, &count, v1));
+    CHECK_EQ(count, 2);
+    count = 4;
+    OK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, infos));
+    CHECK_EQ(count, 2);
+    CHECK_EQ(infos[0].pid, users[1].pid);
+    CHECK_EQ(infos[1].pid, users[2].pid);
+    for (unsigned int mode = NVML_PROCESS_MODE_COMPUTE; mode < NVML_PROCESS_MODE_MAX; mode++) {
+        static const unsigned int found[] = {2, 2, 0, 3};
+
+        list.mode = mode;
+        list.numProcArrayEntries = 4;
+        OK(nvmlDeviceGetRunningProcessDetailList(device, &list));
+        CHECK_EQ(list.numProcArrayEntries, found[mode]);
+    }
+    for (int i = 0; i < 3; i++)
+        end_user(users[i]);
+}
+
 static void test_mps_processes(void) {
     nvmlProcessInfo_v1_t v1[4];
     nvmlProcessInfo_v2_t v2[4];
@@ -943,6 +989,7 @@ static void test_threads(void) {
     X(string_buffers)                                                                                                  \
     X(memory)                                                                                                          \
     X(running_processes)                                                                                               \
+    X(graphics_processes)                                                                                              \
     X(mps_processes)                                                                                                   \
     X(pid_namespaces)                                                                                                  \
     X(lost_gpu)                                                                                                        \

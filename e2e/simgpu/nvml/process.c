@@ -26,6 +26,7 @@ static int collect(const struct sim_process_info *info, void *arg) {
         .gi = c->gi,
         .ci = c->ci,
         .mps_client = info->mps_client,
+        .graphics = info->graphics,
     };
 
     if (info->pid <= 0 || !info->alive || seen.bytes == 0)
@@ -90,18 +91,33 @@ nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned 
     return NVML_SUCCESS;
 }
 
-/* Leaves only the clients of MPS. */
-static unsigned int keep_clients(struct gpu_process *processes, unsigned int count) {
+/* NVML's lists. A process may be on several: clients of MPS are among the compute processes, too. */
+enum processes { COMPUTE, GRAPHICS, MPS, ALL };
+
+static bool is_on(enum processes which, const struct gpu_process *process) {
+    switch (which) {
+    case COMPUTE:
+        return process->graphics != SIM_GRAPHICS_ONLY;
+    case GRAPHICS:
+        return process->graphics != SIM_GRAPHICS_NONE;
+    case MPS:
+        return process->mps_client;
+    default:
+        return true;
+    }
+}
+
+static unsigned int keep(enum processes which, struct gpu_process *processes, unsigned int count) {
     unsigned int left = 0;
 
     for (unsigned int i = 0; i < count; i++) {
-        if (processes[i].mps_client)
+        if (is_on(which, &processes[i]))
             processes[left++] = processes[i];
     }
     return left;
 }
 
-static nvmlReturn_t list(int gpu, bool clients_only, unsigned int *count, void *array, put_process *put) {
+static nvmlReturn_t list(int gpu, enum processes which, unsigned int *count, void *array, put_process *put) {
     struct gpu_process *processes;
     unsigned int found;
     nvmlReturn_t ret;
@@ -111,8 +127,7 @@ static nvmlReturn_t list(int gpu, bool clients_only, unsigned int *count, void *
     ret = processes_of_gpu(gpu, &processes, &found);
     if (ret != NVML_SUCCESS)
         return ret;
-    if (clients_only)
-        found = keep_clients(processes, found);
+    found = keep(which, processes, found);
     if (*count < found)
         ret = NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned int i = 0; i < found && ret == NVML_SUCCESS; i++)
@@ -123,23 +138,16 @@ static nvmlReturn_t list(int gpu, bool clients_only, unsigned int *count, void *
 }
 
 nvmlReturn_t list_processes(int gpu, unsigned int *count, void *array, put_process *put) {
-    return list(gpu, false, count, array, put);
+    return list(gpu, ALL, count, array, put);
 }
 
 /* The three versions of the list differ in the entry only. */
-static nvmlReturn_t running_processes(nvmlDevice_t device, unsigned int *count, void *infos, put_process *put) {
+static nvmlReturn_t running_processes(nvmlDevice_t device, enum processes which, unsigned int *count, void *infos,
+                                      put_process *put) {
     int gpu;
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
-    return ret != NVML_SUCCESS ? ret : list_processes(gpu, count, infos, put);
-}
-
-/* Clients of MPS are among the compute processes, too; their server is one of these only. */
-static nvmlReturn_t mps_processes(nvmlDevice_t device, unsigned int *count, void *infos, put_process *put) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
-
-    return ret != NVML_SUCCESS ? ret : list(gpu, true, count, infos, put);
+    return ret != NVML_SUCCESS ? ret : list(gpu, which, count, infos, put);
 }
 
 static void put_v1(void *infos, unsigned int i, const struct gpu_process *process) {
@@ -157,63 +165,47 @@ static void put_v2(void *infos, unsigned int i, const struct gpu_process *proces
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                   nvmlProcessInfo_v1_t *infos) {
-    return running_processes(device, count, infos, put_v1);
+    return running_processes(device, COMPUTE, count, infos, put_v1);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                      nvmlProcessInfo_v2_t *infos) {
-    return running_processes(device, count, infos, put_v2);
+    return running_processes(device, COMPUTE, count, infos, put_v2);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                      nvmlProcessInfo_t *infos) {
-    return running_processes(device, count, infos, put_v2);
-}
-
-/* No graphics context exists on the simulated GPU. */
-static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (count == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *count = 0;
-    return NVML_SUCCESS;
+    return running_processes(device, COMPUTE, count, infos, put_v2);
 }
 
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                    nvmlProcessInfo_v1_t *infos) {
-    (void)infos;
-    return no_processes(device, count);
+    return running_processes(device, GRAPHICS, count, infos, put_v1);
 }
 
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                       nvmlProcessInfo_v2_t *infos) {
-    (void)infos;
-    return no_processes(device, count);
+    return running_processes(device, GRAPHICS, count, infos, put_v2);
 }
 
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                       nvmlProcessInfo_t *infos) {
-    (void)infos;
-    return no_processes(device, count);
+    return running_processes(device, GRAPHICS, count, infos, put_v2);
 }
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                      nvmlProcessInfo_v1_t *infos) {
-    return mps_processes(device, count, infos, put_v1);
+    return running_processes(device, MPS, count, infos, put_v1);
 }
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                         nvmlProcessInfo_v2_t *infos) {
-    return mps_processes(device, count, infos, put_v2);
+    return running_processes(device, MPS, count, infos, put_v2);
 }
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                         nvmlProcessInfo_t *infos) {
-    return mps_processes(device, count, infos, put_v2);
+    return running_processes(device, MPS, count, infos, put_v2);
 }
 
 static void put_detail(void *infos, unsigned int i, const struct gpu_process *process) {
@@ -225,19 +217,22 @@ static void put_detail(void *infos, unsigned int i, const struct gpu_process *pr
     };
 }
 
-/* The one list of all modes: the simulated GPU knows compute processes only. */
-nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
+/* The one list of all modes. */
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *wanted) {
+    static const enum processes modes[NVML_PROCESS_MODE_MAX] = {
+        [NVML_PROCESS_MODE_COMPUTE] = COMPUTE,
+        [NVML_PROCESS_MODE_GRAPHICS] = GRAPHICS,
+        [NVML_PROCESS_MODE_MPS] = MPS,
+        [NVML_PROCESS_MODE_ALL] = ALL,
+    };
     int gpu;
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
     if (ret != NVML_SUCCESS)
         return ret;
-    if (list == NULL || list->mode >= NVML_PROCESS_MODE_MAX)
+    if (wanted == NULL || wanted->mode >= NVML_PROCESS_MODE_MAX)
         return NVML_ERROR_INVALID_ARGUMENT;
-    if (list->version != nvmlProcessDetailList_v1)
+    if (wanted->version != nvmlProcessDetailList_v1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    if (list->mode == NVML_PROCESS_MODE_COMPUTE || list->mode == NVML_PROCESS_MODE_ALL)
-        return list_processes(gpu, &list->numProcArrayEntries, list->procArray, put_detail);
-    list->numProcArrayEntries = 0;
-    return NVML_SUCCESS;
+    return list(gpu, modes[wanted->mode], &wanted->numProcArrayEntries, wanted->procArray, put_detail);
 }

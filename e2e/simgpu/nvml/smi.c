@@ -41,6 +41,13 @@ static const char *compute_mode(const struct nvml *nvml, nvmlDevice_t device) {
                                                       : "Default";
 }
 
+static void print_usage(char *text, size_t size, nvmlReturn_t ret, unsigned long long used, unsigned long long total) {
+    if (ret == NVML_SUCCESS)
+        snprintf(text, size, "%lluMiB / %lluMiB", used / MIB, total / MIB);
+    else
+        snprintf(text, size, "N/A / N/A");
+}
+
 /* A GPU that is lost has a line of its own, as nvidia-smi shows "ERR!". */
 static void print_gpu(const struct nvml *nvml, FILE *out, unsigned int index) {
     nvmlDevice_t device;
@@ -67,11 +74,11 @@ static void print_gpu(const struct nvml *nvml, FILE *out, unsigned int index) {
     nvml->nvmlDeviceGetTemperature(device, NVML_TEMPERATURE_GPU, &celsius);
     nvml->nvmlDeviceGetPowerUsage(device, &power);
     nvml->nvmlDeviceGetPowerManagementLimit(device, &cap);
-    nvml->nvmlDeviceGetMemoryInfo_v2(device, &memory);
+    nvmlReturn_t memory_ret = nvml->nvmlDeviceGetMemoryInfo_v2(device, &memory);
     nvml->nvmlDeviceGetUtilizationRates(device, &utilisation);
     nvmlReturn_t mig_ret = nvml->nvmlDeviceGetMigMode(device, &mig, &pending);
 
-    snprintf(usage, sizeof(usage), "%lluMiB / %lluMiB", memory.used / MIB, memory.total / MIB);
+    print_usage(usage, sizeof(usage), memory_ret, memory.used, memory.total);
     fprintf(out, "| %3u  %-28.28s %5s | %-16s %5s | %20llu |\n", index, name,
             persistence == NVML_FEATURE_ENABLED ? "On" : "Off", pci.busId,
             display == NVML_FEATURE_ENABLED ? "On" : "Off", ecc);
@@ -89,8 +96,8 @@ static void print_mig_device(const struct nvml *nvml, FILE *out, unsigned int gp
 
     nvml->nvmlDeviceGetGpuInstanceId(device, &gi);
     nvml->nvmlDeviceGetComputeInstanceId(device, &ci);
-    nvml->nvmlDeviceGetMemoryInfo(device, &memory);
-    snprintf(usage, sizeof(usage), "%lluMiB / %lluMiB", memory.used / MIB, memory.total / MIB);
+    nvmlReturn_t ret = nvml->nvmlDeviceGetMemoryInfo(device, &memory);
+    print_usage(usage, sizeof(usage), ret, memory.used, memory.total);
     fprintf(out, "| %3u  %3u  %3u  %3u | %66s |\n", gpu, gi, ci, number, usage);
 }
 

@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/e2e/node"
@@ -158,6 +160,11 @@ func (h *healthy) addressing(mode string) {
 	must.NoError(h.t, os.WriteFile(file, []byte(changed), 0o644))
 }
 
+// writeRun writes a file of the run directory.
+func (h *healthy) writeRun(name, text string) {
+	must.NoError(h.t, os.WriteFile(filepath.Join(h.Config.RunDir, name), []byte(text), 0o644))
+}
+
 func (h *healthy) remove(name string) { must.NoError(h.t, os.RemoveAll(h.path(name))) }
 
 func TestHealthyNode(t *testing.T) {
@@ -253,6 +260,17 @@ func TestEachFault(t *testing.T) {
 		},
 		"no kernel module": {
 			func(h *healthy) { h.remove("/proc/driver") }, "driver/kernel module", Warning, "absent", "modprobe nvidia",
+		},
+		"a deaf device plugin": {
+			func(h *healthy) {
+				missed := &health.Condition{Problem: "NVML could not wait for events: Unknown Error", Since: time.Unix(0, 0)}
+				must.NoError(h.t, health.Write(h.Config.RunDir, health.Report{Events: missed}))
+			},
+			"driver/Xid errors", Warning, "misses Xid errors since 1970-01-01T00:00:00Z: NVML could not wait for events",
+			"restart the Nomad agent",
+		},
+		"a damaged report of health": {
+			func(h *healthy) { h.writeRun(health.FileName, "{") }, "driver/Xid errors", Warning, "reading which GPUs are unhealthy", "as it says",
 		},
 		"another driver's kernel module": {
 			func(h *healthy) {

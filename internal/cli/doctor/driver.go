@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
@@ -18,6 +20,7 @@ var driverChecks = []check{
 	{"driver", "NVML", driverNVML},
 	{"driver", "device nodes", driverNodes},
 	{"driver", "memory of malloc", driverPageable},
+	{"driver", "Xid errors", driverEvents},
 }
 
 // driverLibrary finds libcuda, without which there is nothing to hold to a limit.
@@ -76,4 +79,18 @@ func driverNodes(_ context.Context, n *Node) finding {
 		}
 	}
 	return ok(dev, "%s", strings.Join(names, ", "))
+}
+
+// driverEvents looks whether the device plugin receives the errors that GPUs report, as it publishes it.
+func driverEvents(_ context.Context, n *Node) finding {
+	looked := filepath.Join(n.Config.RunDir, health.FileName)
+	report, err := health.Read(n.Config.RunDir)
+	if err != nil {
+		return warning(looked, err.Error(), "do as it says")
+	}
+	if e := report.Events; e != nil {
+		return warning(looked, fmt.Sprintf("the device plugin misses Xid errors since %s: %s", e.Since.UTC().Format(time.RFC3339), e.Problem),
+			"the plugin tries again; if it lasts, restart the Nomad agent, and see dmesg for Xid errors meanwhile")
+	}
+	return ok(looked, "the device plugin misses none that it knows of")
 }

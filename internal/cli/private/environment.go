@@ -8,13 +8,21 @@ import (
 	"github.com/tranche-gpu/tranche/claim/runs"
 )
 
-// RegionsVariable tells the shadow libraries where the regions are, outside a container.
-const RegionsVariable = "TRANCHE_REGIONS"
+// RegionsVariable tells the shadow libraries where the regions are, outside a container, and VisibleVariable which GPU alone the
+// program sees, by its UUID.
+const (
+	RegionsVariable = "TRANCHE_REGIONS"
+	VisibleVariable = "TRANCHE_VISIBLE_GPU"
+)
 
 // Environment returns the command's environment: ours, and what makes it load the shadow libraries and see its GPU.
 //
 // Preloading answers every later dlopen of the driver's SONAME. The search path is for what gets past that: programs
 // that ask for another of its names, and statically linked ones, for which nothing is preloaded.
+//
+// The shadow libraries replace the number of the GPU by its UUID: many programs take CUDA_VISIBLE_DEVICES for numbers only.
+// gcc's AddressSanitizer ends a program if its own library is not the first, as preloaded ones are before it; that it is
+// behind the shadow libraries does no harm, since they define none of its functions.
 func (p *Dir) Environment(environ []string, gpuUUID string) []string {
 	var preload []string
 	for _, soname := range Sonames {
@@ -24,7 +32,9 @@ func (p *Dir) Environment(environ []string, gpuUUID string) []string {
 		"LD_PRELOAD":           prepend(environ, "LD_PRELOAD", preload...),
 		"LD_LIBRARY_PATH":      prepend(environ, "LD_LIBRARY_PATH", p.lib()),
 		RegionsVariable:        filepath.Join(p.path, runs.Regions),
-		"CUDA_VISIBLE_DEVICES": gpuUUID,
+		VisibleVariable:        gpuUUID,
+		"CUDA_VISIBLE_DEVICES": "0",
+		"ASAN_OPTIONS":         prepend(environ, "ASAN_OPTIONS", "verify_asan_link_order=0"),
 	})
 }
 
