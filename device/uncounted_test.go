@@ -336,7 +336,7 @@ func TestUncounted_Graphics(t *testing.T) { simtest.InProcess(t, testUncountedGr
 func testUncountedGraphics(t *testing.T) {
 	const mib = 1 << 20
 	n := newSimulatedNode(t)
-	reserved, _ := n.reserved(t, 0)
+	reserved := n.reserved(t, 0)
 	n.bind(t, reserved, os.Getpid())
 	for _, renders := range []string{"only", "too"} {
 		program := holdMemory(t, 700*mib, "SIMGPU_GRAPHICS="+renders)
