@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -20,6 +21,11 @@ type Handle struct {
 	plugin *Plugin
 	// ended is closed once the exit result is known.
 	ended chan struct{}
+	// failed is closed by noteFailure: containerd does not answer, or did not at some time, so the shim is waited for too.
+	failed      chan struct{}
+	noteFailure func()
+	// bypassed is set once a signal had to be sent past containerd and a shim that hangs; the next ones are, too.
+	bypassed atomic.Bool
 
 	mu          sync.Mutex
 	result      *drivers.ExitResult // nil until ended
@@ -32,7 +38,9 @@ type Handle struct {
 
 // New returns the handle of a task that has been started. Its end is known only if AwaitExit runs.
 func New(plugin *Plugin, cfg *drivers.TaskConfig, state State) *Handle {
-	return &Handle{Config: cfg, State: state, plugin: plugin, ended: make(chan struct{}), lastQuery: time.Now()}
+	failed := make(chan struct{})
+	return &Handle{Config: cfg, State: state, plugin: plugin, ended: make(chan struct{}), lastQuery: time.Now(),
+		failed: failed, noteFailure: sync.OnceFunc(func() { close(failed) })}
 }
 
 // NomadHandle returns what Nomad keeps of the task.
