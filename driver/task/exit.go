@@ -19,6 +19,12 @@ import (
 // firstSignalStatus is what a shell, and containerd, adds to the number of the signal that ended a process.
 const firstSignalStatus = 128
 
+// killedStatus is the exit status of a process that SIGKILL ended, which is how the kernel ends one for lack of memory.
+const killedStatus = firstSignalStatus + 9
+
+// oomAftermath is how long a task may go on after the kernel ended one of its processes and still end because of it.
+const oomAftermath = time.Minute
+
 // exitNotice is how a task's first process ended.
 type exitNotice struct {
 	code     uint32
@@ -161,7 +167,7 @@ func (h *Handle) exitResult(notice exitNotice) *drivers.ExitResult {
 	if signal := result.ExitCode - firstSignalStatus; signal > 0 && signal <= maxSignal {
 		result.Signal = signal
 	}
-	if result.ExitCode != 0 && (h.sawOOM() || notice.oomKills > 0) {
+	if h.oomCausedEnd(notice) {
 		limit, _ := spec.MemoryBytes(h.Config)
 		result.OOMKilled = true
 		result.Err = fmt.Errorf("out of memory: the kernel ended a process of the task at its limit of %d MiB; raise "+

@@ -30,6 +30,7 @@ func (h *Handle) Stop(timeout time.Duration, signal string) error {
 	if err != nil {
 		return err
 	}
+	h.noteStop()
 	tooLate := time.After(timeout)
 	if err := h.kill(number, false); err != nil {
 		h.plugin.Logger.Warn("a task's stop signal could not be sent", "container", h.State.ContainerID, "error", err)
@@ -62,6 +63,7 @@ func (h *Handle) Signal(signal string) error {
 
 // Kill ends the task with SIGKILL and waits until it has ended.
 func (h *Handle) Kill() error {
+	h.noteStop()
 	if err := h.kill(unix.SIGKILL, true); err != nil {
 		return err
 	}
@@ -108,7 +110,8 @@ func (h *Handle) kill(signal syscall.Signal, all bool) error {
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	if signal == unix.SIGKILL || client.IsUnavailable(err) || h.shimDied() {
+	open := h.plugin.Client.Context().Err() == nil
+	if open && (signal == unix.SIGKILL || client.IsUnavailable(err) || h.shimDied()) {
 		h.plugin.Logger.Warn("signalling a task without containerd", "container", h.State.ContainerID,
 			"signal", unix.SignalName(signal), "error", err)
 		h.noteFailure()
