@@ -37,7 +37,7 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image
 		userns.WithLabel(s.hostIDs),
 		containerd.WithSnapshotter(d.config.Snapshotter),
 		userns.WithSnapshot(s.cfg, s.id, s.hostIDs, i),
-		d.mounts.WithoutLinkedDirs(s.options.Image),
+		d.mounts.WithCheckedImage(s.options.Image),
 		func(context.Context, *containerd.Client, *containers.Container) error {
 			d.reach(failpoint.StartSnapshotMade)
 			return nil
