@@ -26,11 +26,11 @@ import (
 
 // createContainer creates the container's record and snapshot.
 func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image) (containerd.Container, error) {
-	release, err := d.allocateHostIDs(ctx, s)
-	if err != nil {
-		return nil, err
+	if s.handOver != nil {
+		if err := userns.HandOver(s.cfg, s.handOver); err != nil {
+			return nil, err
+		}
 	}
-	defer release()
 	container, err := d.client.NewContainer(ctx, s.id,
 		containerd.WithImageName(i.Name()),
 		containerd.WithContainerLabels(spec.ContainerLabels(s.cfg, s.options, &d.config)),
@@ -144,7 +144,8 @@ func withRuntime(s *startup) containerd.NewContainerOpts {
 	}
 }
 
-// allocateHostIDs gives the task's container host IDs, and its directories to these, if it is to have a user namespace.
+// allocateHostIDs gives the task's container host IDs, if it is to have a user namespace. release is to be called when the
+// container exists or will not.
 func (d *Driver) allocateHostIDs(ctx context.Context, s *startup) (release func(), err error) {
 	if s.options.Userns != userns.Auto {
 		return func() {}, nil
@@ -153,13 +154,13 @@ func (d *Driver) allocateHostIDs(ctx context.Context, s *startup) (release func(
 	if err != nil {
 		return nil, err
 	}
+	if err := s.network.OpenLowPorts(); err != nil {
+		return nil, err
+	}
 	if s.hostIDs, release, err = d.hostIDs.Allocate(ctx, s.id, all); err != nil {
 		return nil, err
 	}
-	if err := userns.HandOver(s.cfg, all, *s.hostIDs); err != nil {
-		release()
-		return nil, err
-	}
+	s.handOver = func(dir string) error { return userns.HandOverDir(dir, all, *s.hostIDs) }
 	return release, nil
 }
 
