@@ -144,7 +144,7 @@ func withRuntime(s *startup) containerd.NewContainerOpts {
 	}
 }
 
-// allocateHostIDs gives the task's container host IDs, if it is to have a user namespace. release is to be called when the
+// allocateHostIDs gives the task's container host IDs, if it is to have a user namespace, and fits its network to that. release is to be called when the
 // container exists or will not.
 func (d *Driver) allocateHostIDs(ctx context.Context, s *startup) (release func(), err error) {
 	if s.options.Userns != userns.Auto {
@@ -160,6 +160,7 @@ func (d *Driver) allocateHostIDs(ctx context.Context, s *startup) (release func(
 	if s.hostIDs, release, err = d.hostIDs.Allocate(ctx, s.id, all); err != nil {
 		return nil, err
 	}
+	s.network.Owner = int(s.hostIDs.First)
 	s.handOver = func(dir string) error { return userns.HandOverDir(dir, all, *s.hostIDs) }
 	return release, nil
 }

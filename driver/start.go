@@ -180,14 +180,14 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*task.Handle, error) {
 		return nil, err
 	}
 	d.reach(failpoint.StartImageReady)
-	if err := s.network.WriteFiles(); err != nil {
-		return nil, err
-	}
 	releaseIDs, err := d.allocateHostIDs(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	defer releaseIDs()
+	if err := s.network.WriteFiles(); err != nil {
+		return nil, err
+	}
 	s.storage, err = d.mounts.Prepare(ctx, &storage.Request{Task: s.cfg, ContainerID: s.id,
 		Options: *s.options.StorageOptions(), Image: i, HandOver: s.handOver})
 	if err != nil {
