@@ -107,6 +107,9 @@ func (d *Driver) startError(s *startup, err error) error {
 	switch {
 	case client.IsUnavailable(err):
 		return d.client.Recoverable(fmt.Errorf("start the container: %w", err))
+	case s.options.MaxPids(&d.config) > 0 && isOutOfPids(text):
+		return fmt.Errorf("start the container: pids_limit = %d is too low for the programs that start it and prepare its GPU; "+
+			"set at least %d", s.options.MaxPids(&d.config), enoughPids)
 	case strings.Contains(text, "binary not installed"):
 		return fmt.Errorf("start the container: runtime %q is not installed: containerd looks for the program %s on its own "+
 			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.Name, s.runtime.ShimProgram(),
@@ -123,6 +126,14 @@ func (d *Driver) startError(s *startup, err error) error {
 			"options command and entrypoint and the task's user: %w", s.options.Image, err)
 	}
 	return fmt.Errorf("start the container: %w", err)
+}
+
+// enoughPids is a pids_limit under which the runtime and the hooks for a GPU can run.
+const enoughPids = 32
+
+// isOutOfPids reports whether a runtime or a hook could not make a process or thread, by the lower-case text of the error.
+func isOutOfPids(text string) bool {
+	return strings.Contains(text, "resource temporarily unavailable") || strings.Contains(text, "failed to create new os thread")
 }
 
 // specOptions returns what makes the container's OCI spec. The last one finds out who owns the pipes of the container's streams:
