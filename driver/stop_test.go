@@ -136,3 +136,21 @@ func TestStopTask_WhateverHangs(t *testing.T) {
 		})
 	}
 }
+
+// A container whose shim hangs is removed, too.
+func TestReconcile_ShimHangs(t *testing.T) {
+	d, _ := reconciled(t, nil)
+	cfg := d.task("trap '' TERM; echo up; while :; do sleep 0.05; done")
+	handle := d.start(cfg)
+	d.stdout(cfg, "up")
+	var state task.State
+	must.NoError(t, handle.GetDriverState(&state))
+	next, _ := reconciled(t, nil)
+	next.driver.agents.NoteTask(cfg)
+	halt(t, state.ShimProcess)
+	removed, err := next.driver.reconciler.Once(next.ctx, 0)
+	must.NoError(t, err)
+	must.SliceContains(t, removed, "container "+state.ContainerID)
+	next.noTraces(cfg)
+	must.False(t, state.Init.Lives())
+}
