@@ -234,10 +234,10 @@ func explainPull(source imageSource, platform, credentials string, err error) er
 		return recoverable("the registry failed: %w", err)
 	case client.IsUnavailable(err):
 		return recoverable("containerd became unavailable: %w", err)
-	case errors.Is(err, errWebPage):
-		return recoverable("%w", err)
 	case isBroken(err):
 		return fmt.Errorf("pull image %q: the image is broken, build and push it again: %w", source.given, err)
+	case errors.Is(err, errWebPage):
+		return recoverable("%w", err)
 	case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "no match for platform"):
 		return fmt.Errorf("pull image %q: it has nothing for %s; check the option platform: %w", source.given, platform, err)
 	case errdefs.IsNotFound(err):
