@@ -107,7 +107,7 @@ func TestStopTask_WhateverHangs(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			d := newTestDriver(t)
-			d.driver.plugin.KillWait = 5 * time.Second
+			d.driver.plugin.KillWait = 10 * time.Second
 			cfg := d.task(c.script)
 			handle := d.start(cfg)
 			d.stdout(cfg, "up")
@@ -123,7 +123,7 @@ func TestStopTask_WhateverHangs(t *testing.T) {
 			}
 			began := time.Now()
 			must.NoError(t, d.StopTask(cfg.ID, c.timeout, "SIGTERM"))
-			must.Less(t, 20*time.Second, time.Since(began))
+			must.Less(t, 25*time.Second, time.Since(began))
 			must.False(t, state.Init.Lives())
 			noProcesses(t, cfg)
 			result := d.wait(cfg)
