@@ -26,18 +26,18 @@ import (
 
 // createContainer creates the container's record and snapshot.
 func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image) (containerd.Container, error) {
-	release, err := d.allocateHostIDs(ctx, s)
-	if err != nil {
-		return nil, err
+	if s.handOver != nil {
+		if err := userns.HandOver(s.cfg, s.handOver); err != nil {
+			return nil, err
+		}
 	}
-	defer release()
 	container, err := d.client.NewContainer(ctx, s.id,
 		containerd.WithImageName(i.Name()),
 		containerd.WithContainerLabels(spec.ContainerLabels(s.cfg, s.options, &d.config)),
 		userns.WithLabel(s.hostIDs),
 		containerd.WithSnapshotter(d.config.Snapshotter),
 		userns.WithSnapshot(s.cfg, s.id, s.hostIDs, i),
-		d.mounts.WithoutLinkedDirs(s.options.Image),
+		d.mounts.WithCheckedImage(s.options.Image),
 		func(context.Context, *containerd.Client, *containers.Container) error {
 			d.reach(failpoint.StartSnapshotMade)
 			return nil
@@ -107,6 +107,9 @@ func (d *Driver) startError(s *startup, err error) error {
 	switch {
 	case client.IsUnavailable(err):
 		return d.client.Recoverable(fmt.Errorf("start the container: %w", err))
+	case s.options.MaxPids(&d.config) > 0 && isOutOfPids(text):
+		return fmt.Errorf("start the container: pids_limit = %d is too low for the programs that start it and prepare its GPU; "+
+			"set at least %d", s.options.MaxPids(&d.config), enoughPids)
 	case strings.Contains(text, "binary not installed"):
 		return fmt.Errorf("start the container: runtime %q is not installed: containerd looks for the program %s on its own "+
 			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.Name, s.runtime.ShimProgram(),
@@ -123,6 +126,14 @@ func (d *Driver) startError(s *startup, err error) error {
 			"options command and entrypoint and the task's user: %w", s.options.Image, err)
 	}
 	return fmt.Errorf("start the container: %w", err)
+}
+
+// enoughPids is a pids_limit under which the runtime and the hooks for a GPU can run.
+const enoughPids = 32
+
+// isOutOfPids reports whether a runtime or a hook could not make a process or thread, by the lower-case text of the error.
+func isOutOfPids(text string) bool {
+	return strings.Contains(text, "resource temporarily unavailable") || strings.Contains(text, "failed to create new os thread")
 }
 
 // specOptions returns what makes the container's OCI spec. The last one finds out who owns the pipes of the container's streams:
@@ -144,7 +155,8 @@ func withRuntime(s *startup) containerd.NewContainerOpts {
 	}
 }
 
-// allocateHostIDs gives the task's container host IDs, and its directories to these, if it is to have a user namespace.
+// allocateHostIDs gives the task's container host IDs, if it is to have a user namespace, and fits its network to that. release is to be called when the
+// container exists or will not.
 func (d *Driver) allocateHostIDs(ctx context.Context, s *startup) (release func(), err error) {
 	if s.options.Userns != userns.Auto {
 		return func() {}, nil
@@ -153,13 +165,14 @@ func (d *Driver) allocateHostIDs(ctx context.Context, s *startup) (release func(
 	if err != nil {
 		return nil, err
 	}
+	if err := s.network.OpenLowPorts(); err != nil {
+		return nil, err
+	}
 	if s.hostIDs, release, err = d.hostIDs.Allocate(ctx, s.id, all); err != nil {
 		return nil, err
 	}
-	if err := userns.HandOver(s.cfg, all, *s.hostIDs); err != nil {
-		release()
-		return nil, err
-	}
+	s.network.Owner = int(s.hostIDs.First)
+	s.handOver = func(dir string) error { return userns.HandOverDir(dir, all, *s.hostIDs) }
 	return release, nil
 }
 

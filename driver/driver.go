@@ -187,6 +187,7 @@ func (d *Driver) connect(config spec.Config) error {
 	d.mounts = d.newStorage()
 	d.mounts.Sweep()
 	d.client.Go(func() { d.plugin.WatchOOM(d.tasks) })
+	d.client.Go(func() { d.plugin.WatchLogs(d.tasks) })
 	if config.GC.DanglingContainers.Enabled {
 		d.client.Go(d.reconciler.Run)
 	}

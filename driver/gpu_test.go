@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
@@ -138,6 +140,30 @@ func TestGPU_ExecSeesNoToken(t *testing.T) {
 	must.StrContains(t, string(result.Stdout), "GREETING=hello\n")
 	must.StrContains(t, string(result.Stdout), noVisibleDevices+"\n")
 	must.StrNotContains(t, string(result.Stdout), claim.EnvPrefix)
+}
+
+// Hooks run under the container's pids_limit.
+func TestGPU_PidsLimit(t *testing.T) {
+	needs.Sandbox(t, "to run the hook")
+	n := requireNode(t)
+	config := n.config()
+	gpuNode(t, &config)
+	config.HookPath = filepath.Join(os.Getenv("TRANCHE_BUILD"), "bin/tranche-hook")
+	d := newTestDriverWith(t, n, config)
+	ledger, err := claim.Open(claim.Options{StateDir: config.StateDir, RunDir: config.RunDir})
+	must.NoError(t, err)
+	for _, limit := range []int64{1, 7} {
+		_, token, err := ledger.Reserve(d.ctx, claim.Request{
+			GPU: claim.GPU{UUID: testGPU}, Slices: []string{testGPU + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
+		})
+		must.NoError(t, err)
+		cfg := d.failing(func(o *spec.TaskConfig) { o.PidsLimit = limit })
+		cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal()}
+		_, _, err = d.driver.StartTask(cfg)
+		must.EqError(t, err, fmt.Sprintf("start the container: pids_limit = %d is too low for the programs that start it and prepare "+
+			"its GPU; set at least 32", limit))
+		d.nothingLeft(cfg)
+	}
 }
 
 func TestGPU_NoneWithoutADeviceBlock(t *testing.T) {

@@ -1,26 +1,106 @@
 package driver
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/task"
 )
 
+// withPipes gives the task pipes that nobody reads.
+func withPipes(t *testing.T, cfg *drivers.TaskConfig) *drivers.TaskConfig {
+	t.Helper()
+	dir := t.TempDir()
+	cfg.StdoutPath, cfg.StderrPath = filepath.Join(dir, ".task.stdout.fifo"), filepath.Join(dir, ".task.stderr.fifo")
+	must.NoError(t, unix.Mkfifo(cfg.StdoutPath, 0o600))
+	must.NoError(t, unix.Mkfifo(cfg.StderrPath, 0o600))
+	return cfg
+}
+
+// read has a process of its own copy the pipes to files beside them, as Nomad's log process does, until kill is called.
+func read(t *testing.T, cfg *drivers.TaskConfig) (kill func()) {
+	t.Helper()
+	script := fmt.Sprintf("cat <%[1]s >>%[1]s.log & exec cat <%[2]s >>%[2]s.log", cfg.StdoutPath, cfg.StderrPath)
+	reader := exec.Command("sh", "-c", script)
+	reader.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	must.NoError(t, reader.Start())
+	kill = func() {
+		_ = unix.Kill(-reader.Process.Pid, unix.SIGKILL)
+		_ = reader.Wait()
+	}
+	t.Cleanup(kill)
+	return kill
+}
+
 // A shim waits for the reader of a pipe; StartTask says that there is none.
 func TestStart_NobodyReadsTheLogs(t *testing.T) {
 	d := newTestDriver(t)
-	cfg := d.failing()
-	dir := t.TempDir()
-	cfg.StdoutPath, cfg.StderrPath = filepath.Join(dir, "stdout"), filepath.Join(dir, "stderr")
-	must.NoError(t, unix.Mkfifo(cfg.StdoutPath, 0o600))
-	must.NoError(t, unix.Mkfifo(cfg.StderrPath, 0o600))
+	cfg := withPipes(t, d.failing())
 	_, _, err := d.driver.StartTask(cfg)
 	must.ErrorContains(t, err, task.ErrLogsUnread.Error())
 	must.True(t, structs.IsRecoverable(err))
 	d.noTraces(cfg)
+}
+
+// Nomad's log process may die under a task: the kernel is short of memory, or it crashes. The task goes on, also after a restart
+// of the plugin, and what it writes goes to the next process that reads it.
+func TestLogs_ReaderDies(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := withPipes(t, d.newTask(`
+		fill() {
+			until [ -e /local/$1 ]; do sleep 0.05; done
+			head -c 1048576 /dev/zero; head -c 1048576 /dev/zero >&2
+			touch /local/$1-done
+		}
+		fill first; fill second
+		i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done`, false))
+	local := func(name string) string { return filepath.Join(cfg.TaskDir().LocalDir, name) }
+	fills := func(d *testDriver, name string) {
+		t.Helper()
+		touch(t, local(name))
+		eventually(t, "the task to go on", func() bool { _, err := os.Stat(local(name + "-done")); return err == nil })
+		eventually(t, "an event", func() bool {
+			return slices.ContainsFunc(d.events.all(), func(event string) bool {
+				return strings.Contains(event, task.ErrLogsUnread.Error())
+			})
+		})
+	}
+	kill := read(t, cfg)
+	handle := d.start(cfg)
+	kill()
+	fills(d, "first")
+	d.driver.Shutdown()
+	d = newTestDriverWith(t, d.node, d.node.config())
+	must.NoError(t, d.RecoverTask(handle))
+	t.Cleanup(func() { _ = d.driver.DestroyTask(cfg.ID, true) })
+	fills(d, "second")
+	read(t, cfg)
+	eventually(t, "logs that are read again", func() bool {
+		data, _ := os.ReadFile(cfg.StdoutPath + ".log")
+		return inARow(string(data)) > 50
+	})
+}
+
+// inARow returns how many lines at the end of a log have consecutive numbers.
+func inARow(log string) (count int) {
+	last := 0
+	for line := range strings.Lines(log) {
+		number, _ := strconv.Atoi(strings.Trim(line, "\x00\n"))
+		if number != last+1 {
+			count = 0
+		}
+		count, last = count+1, number
+	}
+	return count
 }

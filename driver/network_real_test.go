@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/network/networktest"
 	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/driver/userns"
 )
 
 // Each option about the network is tried here in a real container.
@@ -97,6 +99,37 @@ func TestNetwork_DNS(t *testing.T) {
 	})
 	_, out = d.run(cfg, "end") // the host's network
 	must.StrHasSuffix(t, "search a.example b.example\nend\n", out)
+}
+
+// A task may write to its files, as in docker, and never to the host's.
+func TestNetwork_FilesCanBeWritten(t *testing.T) {
+	d, _ := newUsernsDriver(t)
+	host, err := os.ReadFile("/etc/hosts")
+	must.NoError(t, err)
+	for _, mode := range []string{network.Host, network.Bridge, network.None} {
+		for _, users := range []string{"", userns.Auto} {
+			for _, readonly := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s readonly=%v", mode, users, readonly), func(t *testing.T) {
+					d := d.in(t)
+					cfg := d.task("for file in hosts resolv.conf; do echo '# mine' >>/etc/$file && tail -n 1 /etc/$file; done; echo end",
+						func(o *spec.TaskConfig) {
+							o.NetworkMode, o.Userns, o.ReadonlyRootfs = mode, users, readonly
+							if mode == network.Bridge {
+								o.ExtraHosts = []string{"db:10.0.0.7"} // else it has the group's file, which is for all of its tasks
+							}
+						})
+					if mode == network.Bridge {
+						cfg.NetworkIsolation = groupNetwork(t)
+					}
+					_, out := d.run(cfg, "end")
+					must.Eq(t, map[bool]string{false: "# mine\n# mine\nend\n", true: "end\n"}[readonly], out)
+				})
+			}
+		}
+	}
+	after, err := os.ReadFile("/etc/hosts")
+	must.NoError(t, err)
+	must.Eq(t, string(host), string(after))
 }
 
 func TestNetwork_NoneHasLocalNames(t *testing.T) {

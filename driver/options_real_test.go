@@ -130,6 +130,31 @@ func TestOption_OOM(t *testing.T) {
 	must.NoError(t, result.Err)
 }
 
+// A service that lost a child, and was stopped later, did not run out of memory.
+func TestOption_OOMOfAChild(t *testing.T) {
+	const lossy = "tail -c 200m /dev/zero; echo lost; while :; do sleep 0.05; done"
+	for name, c := range map[string]struct {
+		script string
+		code   int
+	}{
+		"stopped": {"trap 'exit 3' TERM; " + lossy, 3},
+		"killed":  {"trap '' TERM; " + lossy, 137},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newTestDriver(t)
+			cfg := d.task(c.script)
+			d.start(cfg)
+			d.stdout(cfg, "lost")
+			eventually(t, "the event", func() bool { return strings.Contains(strings.Join(d.events.all(), "\n"), "Out of memory") })
+			must.NoError(t, d.StopTask(cfg.ID, time.Second, "SIGTERM"))
+			result := d.wait(cfg)
+			must.Eq(t, c.code, result.ExitCode)
+			must.False(t, result.OOMKilled)
+			must.NoError(t, result.Err)
+		})
+	}
+}
+
 // The kernel counts on while nobody listens for events.
 func TestOption_OOMWhileThePluginIsDown(t *testing.T) {
 	d := newTestDriver(t)

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -81,6 +82,54 @@ func TestImage_ForOnePlatform(t *testing.T) {
 	// Who does not ask for a platform may have an emulator.
 	d.run(d.task("cat /for", func(o *spec.TaskConfig) { o.Image = ref }), "arm64")
 	must.Eq(t, 1, d.events.said("Image "+ref+" is for linux/arm64, and this node is linux/amd64"))
+}
+
+// Most images do not say the variant in their configuration, but in the index that leads to them.
+func TestImage_PlatformVariants(t *testing.T) {
+	d := newTestDriver(t)
+	push := func(t *testing.T, architecture, inIndex, inConfig string) string {
+		img := imageFor(t, d.node.busybox, architecture)
+		config, err := img.ConfigFile()
+		must.NoError(t, err)
+		config = config.DeepCopy()
+		config.Variant = inConfig
+		img, err = mutate.ConfigFile(img, config)
+		must.NoError(t, err)
+		if inIndex == "" {
+			ref, err := d.node.registry.Push(d.ctx, img, "variants:1")
+			must.NoError(t, err)
+			return ref
+		}
+		ref := d.node.registry.Host + "/variants:1"
+		parsed, err := name.ParseReference(ref)
+		must.NoError(t, err)
+		must.NoError(t, remote.WriteIndex(parsed, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture, Variant: inIndex}}})))
+		return ref
+	}
+	for _, c := range []struct{ architecture, inIndex, inConfig, option, err, event string }{
+		{"arm", "v6", "", "linux/arm/v6", "", ""},
+		{"arm", "v6", "v6", "linux/arm/v6", "", ""},
+		{"amd64", "v2", "", "linux/amd64/v2", "", ""},
+		{"arm", "", "v7", "linux/arm/v6", "is for linux/arm/v7", ""},
+		{"arm", "", "", "linux/arm64", "is for linux/arm/v7", ""},
+		{"amd64", "", "v3", "", "", "is for linux/amd64/v3, and this node is linux/amd64: it runs only if the node's processor is of variant v3"},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			d := d.in(t)
+			said := d.events.said(c.event)
+			ref := push(t, c.architecture, c.inIndex, c.inConfig)
+			edit := func(o *spec.TaskConfig) { o.Image, o.Platform, o.ForcePull = ref, c.option, true }
+			if c.err != "" {
+				must.ErrorContains(t, d.startFails(edit), c.err)
+				return
+			}
+			d.run(d.task("cat /for", edit), c.architecture)
+			if c.event != "" {
+				eventually(t, "the event", func() bool { return d.events.said(c.event) == said+1 })
+			}
+		})
+	}
 }
 
 func TestImage_ArchiveForSeveralPlatforms(t *testing.T) {

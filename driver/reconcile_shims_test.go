@@ -54,7 +54,10 @@ func TestReconcile_ShimsAndCgroupsThatContainerdLost(t *testing.T) {
 	dry, _ := reconciled(t, func(c *spec.Config) { c.GC.DanglingContainers.DryRun = true })
 	dry.driver.agents.NoteTask(cfg)
 	stays("dry_run keeps it", 0, dry)
+	// Nomad removes the directory when it collects the allocation.
+	must.NoError(t, os.Rename(cfg.AllocDir, cfg.AllocDir+"-removed"))
 	_, err = d.driver.reconciler.Once(d.ctx, 0)
+	must.NoError(t, os.Rename(cfg.AllocDir+"-removed", cfg.AllocDir))
 	must.NoError(t, err)
 	d.noTraces(cfg)
 }

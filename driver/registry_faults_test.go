@@ -9,7 +9,10 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
@@ -144,6 +147,97 @@ func TestRegistry_Refuses(t *testing.T) {
 			d.nothingPulled(ref, layer)
 		})
 	}
+}
+
+// A web page in the place of the registry's answer: a network wants its users to log in first.
+func TestRegistry_CaptivePortal(t *testing.T) {
+	d := newTestDriver(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "portal:1", 1)
+	page := func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write([]byte("<html>Log in</html>"))
+	}
+	for name, spoil := range map[string]spoiler{
+		"at once": page,
+		"by a redirection": func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if r.URL.Path == "/login" {
+				page(w, r, next)
+			} else {
+				http.Redirect(w, r, "/login", http.StatusFound)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := d.in(t)
+			reg.spoilWith(spoil)
+			err := d.startFails(func(o *spec.TaskConfig) { o.Image = ref })
+			must.ErrorContains(t, err, "instead of the registry a web page answered")
+			must.True(t, nstructs.IsRecoverable(err))
+			d.nothingPulled(ref, layer)
+		})
+	}
+}
+
+// What no further try can make an image is not tried again.
+func TestPull_BrokenImages(t *testing.T) {
+	d := newTestDriver(t)
+	withLayer := func(base v1.Image, content string, mediaType types.MediaType) v1.Image {
+		img, err := mutate.AppendLayers(base, static.NewLayer([]byte(content), mediaType))
+		must.NoError(t, err)
+		return img
+	}
+	otherRoot := strings.Repeat("0", 64)
+	const broken, noLayers = "the image is broken", "has no layers: it is an artifact"
+	for name, c := range map[string]struct {
+		image v1.Image
+		want  string
+	}{
+		"a layer that is compressed by nobody": {withLayer(d.node.busybox, "garbage", types.OCILayer), broken},
+		"a layer that is no archive":           {withLayer(d.node.busybox, strings.Repeat("x", 1024), types.OCIUncompressedLayer), broken},
+		"a layer of another kind":              {withLayer(d.node.busybox, "chart", "application/vnd.example.chart"), broken},
+		"another root":                         {withConfig{d.node.busybox, `{"rootfs":{"type":"layers","diff_ids":["sha256:` + otherRoot + `"]}}`}, broken},
+		"a configuration without a root":       {withConfig{d.node.busybox, "{}"}, broken},
+		"a configuration that is none":         {withConfig{d.node.busybox, "none"}, broken},
+		"an artifact":                          {withConfig{empty.Image, "{}"}, noLayers},
+		"an artifact with a file":              {withConfig{withLayer(empty.Image, "chart", "application/vnd.example.chart"), `{"name":"x"}`}, noLayers},
+		"nothing":                              {empty.Image, noLayers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := d.in(t)
+			ref, err := d.node.registry.Push(t.Context(), c.image, "broken-image:1")
+			must.NoError(t, err)
+			err = d.startFails(func(o *spec.TaskConfig) { o.Image, o.ForcePull = ref, true })
+			must.ErrorContains(t, err, c.want)
+			must.False(t, nstructs.IsRecoverable(err), must.Sprint(err))
+		})
+	}
+	cfg := d.failing(func(o *spec.TaskConfig) { o.Image = "oci-archive:local/empty.tar" })
+	must.NoError(t, images.SaveOCIArchive(empty.Image, "empty:1", filepath.Join(cfg.TaskDir().LocalDir, "empty.tar")))
+	_, _, err := d.StartTask(cfg)
+	must.ErrorContains(t, err, noLayers)
+	d.nothingLeft(cfg)
+}
+
+// withConfig is an image with another configuration, which need not be one.
+type withConfig struct {
+	v1.Image
+	config string
+}
+
+func (c withConfig) RawConfigFile() ([]byte, error) { return []byte(c.config), nil }
+func (c withConfig) ConfigName() (v1.Hash, error)   { return partial.ConfigName(c) }
+func (c withConfig) RawManifest() ([]byte, error)   { return partial.RawManifest(c) }
+func (c withConfig) Digest() (v1.Hash, error)       { return partial.Digest(c) }
+func (c withConfig) Size() (int64, error)           { return partial.Size(c) }
+func (c withConfig) Manifest() (*v1.Manifest, error) {
+	manifest, err := c.Image.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	manifest = manifest.DeepCopy()
+	manifest.Config.Digest, manifest.Config.Size, err = v1.SHA256(strings.NewReader(c.config))
+	return manifest, err
 }
 
 // An image whose configuration would fill the plugin's memory is not read, whatever it calls that.

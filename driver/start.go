@@ -41,9 +41,11 @@ type startup struct {
 	// gpuOptions are what the task requests of its GPUs.
 	gpuOptions gpu.Options
 	gpu        *gpu.Prepared
-	// hostIDs are the host's IDs that the container has; nil where it has no user namespace of its own.
-	hostIDs *userns.Range
-	ioOwner userns.IOOwner
+	// hostIDs are the host's IDs that the container has; nil where it has no user namespace of its own. handOver gives
+	// a directory, with what is in it, to them; nil likewise.
+	hostIDs  *userns.Range
+	handOver func(dir string) error
+	ioOwner  userns.IOOwner
 }
 
 // StartTask starts the task's container. When it fails, nothing of the container is left.
@@ -178,11 +180,16 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*task.Handle, error) {
 		return nil, err
 	}
 	d.reach(failpoint.StartImageReady)
+	releaseIDs, err := d.allocateHostIDs(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer releaseIDs()
 	if err := s.network.WriteFiles(); err != nil {
 		return nil, err
 	}
 	s.storage, err = d.mounts.Prepare(ctx, &storage.Request{Task: s.cfg, ContainerID: s.id,
-		Options: *s.options.StorageOptions(), Image: i})
+		Options: *s.options.StorageOptions(), Image: i, HandOver: s.handOver})
 	if err != nil {
 		return nil, err
 	}

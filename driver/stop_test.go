@@ -1,14 +1,18 @@
 package driver
 
 import (
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/prometheus/procfs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
@@ -64,4 +68,89 @@ func TestDestroyTask_LeavesWhatHangsToTheReconciler(t *testing.T) {
 	_, err := d.driver.reconciler.Once(d.ctx, 0)
 	must.NoError(t, err)
 	d.noTraces(cfg)
+}
+
+// halt stops a process that others wait for, as one does that hangs.
+func halt(t *testing.T, p proc.ID) {
+	t.Helper()
+	must.NoError(t, p.Signal(unix.SIGSTOP))
+	t.Cleanup(func() { must.NoError(t, p.Signal(unix.SIGCONT)) })
+}
+
+// noProcesses asserts that no process is left in the task's cgroups.
+func noProcesses(t *testing.T, cfg *drivers.TaskConfig) {
+	t.Helper()
+	for _, dir := range taskCgroups(t, cfg) {
+		data, err := os.ReadFile(dir + "/cgroup.procs")
+		must.NoError(t, err)
+		must.Eq(t, "", strings.TrimSpace(string(data)), must.Sprintf("processes are left in %s", dir))
+	}
+}
+
+// The task gets its stop signal, and ends after kill_timeout at the latest, whatever hangs that should see to it.
+func TestStopTask_WhateverHangs(t *testing.T) {
+	const polite = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done"
+	const rude = "sleep 601 & trap '' TERM; echo up; while :; do sleep 0.05; done"
+	cases := []struct {
+		name             string
+		shim, containerd bool
+		script           string
+		timeout          time.Duration
+		code             int // -1: not known
+	}{
+		{"the shim, asked", true, false, polite, time.Minute, -1},
+		{"the shim, by force", true, false, rude, time.Second, -1},
+		{"containerd, asked", false, true, polite, time.Minute, 3},
+		{"containerd, by force", false, true, rude, time.Second, 137},
+		{"both, by force", true, true, rude, time.Second, -1},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			d := newTestDriver(t)
+			d.driver.plugin.KillWait = 10 * time.Second
+			cfg := d.task(c.script)
+			handle := d.start(cfg)
+			d.stdout(cfg, "up")
+			var state task.State
+			must.NoError(t, handle.GetDriverState(&state))
+			if c.containerd {
+				containerd, err := proc.Find(d.node.containerd.PID())
+				must.NoError(t, err)
+				halt(t, containerd)
+			}
+			if c.shim {
+				halt(t, state.ShimProcess)
+			}
+			began := time.Now()
+			must.NoError(t, d.StopTask(cfg.ID, c.timeout, "SIGTERM"))
+			must.Less(t, 25*time.Second, time.Since(began))
+			must.False(t, state.Init.Lives())
+			noProcesses(t, cfg)
+			result := d.wait(cfg)
+			if c.code < 0 {
+				must.ErrorContains(t, result.Err, "the shim of container "+state.ContainerID)
+			} else {
+				must.NoError(t, result.Err)
+				must.Eq(t, c.code, result.ExitCode)
+			}
+		})
+	}
+}
+
+// A container whose shim hangs is removed, too.
+func TestReconcile_ShimHangs(t *testing.T) {
+	d, _ := reconciled(t, nil)
+	cfg := d.task("trap '' TERM; echo up; while :; do sleep 0.05; done")
+	handle := d.start(cfg)
+	d.stdout(cfg, "up")
+	var state task.State
+	must.NoError(t, handle.GetDriverState(&state))
+	next, _ := reconciled(t, nil)
+	next.driver.agents.NoteTask(cfg)
+	halt(t, state.ShimProcess)
+	removed, err := next.driver.reconciler.Once(next.ctx, 0)
+	must.NoError(t, err)
+	must.SliceContains(t, removed, "container "+state.ContainerID)
+	next.noTraces(cfg)
+	must.False(t, state.Init.Lives())
 }

@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -192,11 +191,7 @@ func TestShim_Killed(t *testing.T) {
 		must.NoError(t, d.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
 		ended(d, cfg, state)
 		must.NoError(t, d.DestroyTask(cfg.ID, false))
-		for _, dir := range taskCgroups(t, cfg) {
-			data, err := os.ReadFile(dir + "/cgroup.procs")
-			must.NoError(t, err)
-			must.Eq(t, "", strings.TrimSpace(string(data)), must.Sprintf("processes are left in %s", dir))
-		}
+		noProcesses(t, cfg)
 		must.NoError(t, d.node.containerd.Restart(d.ctx))
 		d.noTraces(cfg)
 	})

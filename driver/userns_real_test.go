@@ -21,6 +21,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/network/networktest"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/userns"
+	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -67,6 +68,27 @@ func TestOption_Userns(t *testing.T) {
 			d.nothingLeft(cfg)
 		})
 	}
+}
+
+// Outside the host's network every user may listen on every port.
+func TestOption_UsernsLowPorts(t *testing.T) {
+	d, _ := newUsernsDriver(t)
+	group := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: networktest.Namespace(t)}
+	for mode, isolation := range map[string]*drivers.NetworkIsolationSpec{network.None: nil, network.Bridge: group} {
+		for _, user := range []string{"", "nobody"} {
+			t.Run(mode+" "+user, func(t *testing.T) {
+				d := d.in(t)
+				cfg := d.task("timeout 1 nc -l -p 80 127.0.0.1; echo $?; cat /proc/sys/net/ipv4/ip_unprivileged_port_start; echo end", ownUsers,
+					func(o *spec.TaskConfig) { o.NetworkMode = mode })
+				cfg.User, cfg.NetworkIsolation = user, isolation
+				_, out := d.run(cfg, "end\n")
+				must.Eq(t, "143\n0\nend\n", out, must.Sprint("nc did not listen until it was ended"))
+			})
+		}
+	}
+	own, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	must.NoError(t, err)
+	must.Eq(t, "1024\n", string(own), must.Sprint("the host's network was changed"))
 }
 
 func TestOption_UsernsOfAUser(t *testing.T) {
@@ -225,6 +247,28 @@ func TestOption_UsernsReadonlyVolume(t *testing.T) {
 	cfg.Mounts = []*drivers.MountConfig{{HostPath: volume, TaskPath: "/vol", Readonly: true}}
 	_, out := d.run(cfg, "end\n")
 	must.Eq(t, "from the volume\nreadonly\nend\n", out)
+}
+
+// The container's root can write to what the driver makes for its volumes, and what is there already keeps its owner.
+func TestOption_UsernsMadeDirectories(t *testing.T) {
+	d, _ := newLenientDriver(t, func(c *spec.Config) {
+		c.UsernsRange, c.Volumes.Enabled, c.VolumeDir = "231072:196608", true, filepath.Join(t.TempDir(), "volumes")
+	})
+	host := t.TempDir()
+	must.NoError(t, os.Mkdir(filepath.Join(host, "old"), 0o755))
+	image := d.node.pushFiles(t, "userns-volume", nil, images.File{Path: "srv/f", Content: "from the image", Owner: 1000})
+	cfg := d.task(`for dir in /a /b /c /named /bare; do touch $dir/new && stat -c '%n %u' $dir; done
+		stat -c '%n %u' /named/f /alloc/a /old; touch /alloc/a/new; echo end`, ownUsers,
+		func(o *spec.TaskConfig) {
+			o.Image = image
+			o.Volumes = []string{"../alloc/a/b/c:/a", "local/b:/b", host + "/new/c:/c", host + "/old:/old", "userns-named:/srv",
+				"userns-named:/named", "userns-bare:/bare:nocopy"}
+		})
+	_, out := d.run(cfg, "end\n")
+	must.Eq(t, "/a 0\n/b 0\n/c 0\n/named 0\n/bare 0\n/named/f 1000\n/alloc/a 0\n/old 65534\nend\n", out)
+	must.Eq(t, [2]uint32{231072, 231072}, ownerOf(t, filepath.Join(host, "new")))
+	must.Eq(t, [2]uint32{0, 0}, ownerOf(t, filepath.Join(host, "old")))
+	must.FileExists(t, filepath.Join(cfg.TaskDir().SharedAllocDir, "a/new"))
 }
 
 // A plugin that dies while it gives an image's files to a container's IDs leaves a copy that is not finished.

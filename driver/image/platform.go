@@ -42,18 +42,31 @@ func (o Options) platformName() string {
 }
 
 // checkPlatform compares the image's platform with the one that is wanted. An image for a single platform may have any,
-// since it is not selected by platform. A task that asks for a platform must get it; for others a node that emulates the
-// image's platform may be enough, so that is only a task event.
+// since it is not selected by platform. A task that asks for a platform must get it, as far as the image says what it is for:
+// most leave out the variant. For others a node that emulates the image's platform may be enough, so that is only a task event.
 func (s *Store) checkPlatform(r *Request, source imageSource, has ocispec.Platform) error {
+	saysVariant := has.Variant != ""
 	has = platforms.Normalize(has)
 	if has.Architecture == "" || r.platform().Match(has) {
 		return nil
 	}
 	if r.Platform != "" {
+		if asked, err := platforms.Parse(r.Platform); err == nil && !saysVariant && sameProcessor(asked, has) {
+			return nil
+		}
 		return fmt.Errorf("option platform = %q: image %q is for %s", r.Platform, source.given,
 			platforms.Format(has))
 	}
+	need := "the node emulates that"
+	if sameProcessor(platforms.DefaultSpec(), has) {
+		need = fmt.Sprintf("the node's processor is of variant %s", has.Variant)
+	}
 	s.config.Notify(r.Task, map[string]string{"image": source.given}, "Image %s is for %s, and this node is %s: it runs only "+
-		"if the node emulates that", source.given, platforms.Format(has), r.platformName())
+		"if %s", source.given, platforms.Format(has), r.platformName(), need)
 	return nil
+}
+
+// sameProcessor reports whether two platforms differ in the variant at most.
+func sameProcessor(a, b ocispec.Platform) bool {
+	return a.OS == b.OS && a.Architecture == b.Architecture
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/naming"
@@ -178,7 +180,23 @@ func (s *Store) resolver(ctx context.Context, search *credentialSearch, prog *pr
 	if dir := s.config.RegistryHostsDir; dir != "" {
 		options.HostDir = config.HostDirFromRoot(filepath.Clean(dir))
 	}
-	return docker.NewResolver(docker.ResolverOptions{Hosts: config.ConfigureHosts(ctx, options)})
+	return checkedResolver{docker.NewResolver(docker.ResolverOptions{Hosts: config.ConfigureHosts(ctx, options)})}
+}
+
+// errWebPage is the error of a pull where a network wants its users to log in first.
+var errWebPage = errors.New("instead of the registry a web page answered, as of a proxy or the login of a network; check the " +
+	"network and the registry's address")
+
+// checkedResolver is a resolver that takes no web page for an image: containerd's client would write it down as one.
+type checkedResolver struct{ remotes.Resolver }
+
+// Resolve implements remotes.Resolver.
+func (r checkedResolver) Resolve(ctx context.Context, ref string) (name string, desc ocispec.Descriptor, err error) {
+	name, desc, err = r.Resolver.Resolve(ctx, ref)
+	if err == nil && desc.MediaType == "text/html" {
+		err = fmt.Errorf("%s: %w", ref, errWebPage)
+	}
+	return name, desc, err
 }
 
 // pullError says what is wrong with a pull, what to do, and whether another try can help.
@@ -216,6 +234,10 @@ func explainPull(source imageSource, platform, credentials string, err error) er
 		return recoverable("the registry failed: %w", err)
 	case client.IsUnavailable(err):
 		return recoverable("containerd became unavailable: %w", err)
+	case isBroken(err):
+		return fmt.Errorf("pull image %q: the image is broken, build and push it again: %w", source.given, err)
+	case errors.Is(err, errWebPage):
+		return recoverable("%w", err)
 	case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "no match for platform"):
 		return fmt.Errorf("pull image %q: it has nothing for %s; check the option platform: %w", source.given, platform, err)
 	case errdefs.IsNotFound(err):
@@ -223,6 +245,20 @@ func explainPull(source imageSource, platform, credentials string, err error) er
 			source.reference, err)
 	}
 	return recoverable("%w", err)
+}
+
+// brokenImages are parts of the errors of images that nobody can unpack. containerd has them in text only. All that was fetched
+// has the digest that the manifest says, so that to fetch it again changes nothing.
+var brokenImages = []string{
+	"number of layers and diffIDs don't match", "mismatched image rootfs and manifest layers", "wrong diff id",
+	"unmarshal image config", "invalid tar header", "gzip: invalid", "magic number mismatch",
+}
+
+// isBroken reports whether a pull failed because of the image itself.
+func isBroken(err error) bool {
+	text := err.Error()
+	return slices.ContainsFunc(brokenImages, func(part string) bool { return strings.Contains(text, part) }) ||
+		strings.Contains(text, "failed to extract layer") && strings.Contains(text, "unexpected EOF")
 }
 
 // noSpace adds what to do where an error is about a full disk.

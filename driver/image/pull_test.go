@@ -62,6 +62,10 @@ func TestExplainPull(t *testing.T) {
 		{"no such platform", fmt.Errorf("no match for platform in manifest: %w", errdefs.ErrNotFound), "",
 			"it has nothing for linux/amd64; check the option platform", false},
 		{"no containerd", fmt.Errorf("x: %w", errdefs.ErrUnavailable), "", "containerd became unavailable", true},
+		{"no containerd while it unpacks", fmt.Errorf("failed to extract layer x: unexpected EOF: %w", errdefs.ErrUnavailable), "",
+			"containerd became unavailable", true},
+		{"a broken layer", errors.New("failed to extract layer x: unexpected EOF"), "", "the image is broken", false},
+		{"a connection that broke", errors.New("short read: unexpected EOF"), "", "short read", true},
 		{"no room", errors.New("write /x: no space left on device"), "", "free space there", true},
 		{"anything", errors.New("odd"), "", `pull image "app": odd`, true},
 	}

@@ -103,6 +103,9 @@ func (s *Store) Ensure(ctx context.Context, r *Request) (*Image, error) {
 	if err != nil {
 		return nil, s.client.Recoverable(fmt.Errorf("read the configuration of image %q: %w", source.given, err))
 	}
+	if len(parsed.RootFS.DiffIDs) == 0 {
+		return nil, errNoLayers(source)
+	}
 	if err := s.checkPlatform(r, source, parsed.Platform); err != nil {
 		return nil, err
 	}
@@ -166,7 +169,11 @@ func (s *Store) fetchKept(ctx context.Context, r *Request, source imageSource) (
 			return nil, s.client.Recoverable(fmt.Errorf("keep image %q while the task starts: %w", source.given, err))
 		case kept:
 			return found, nil
-		case try == fetchTries:
+		}
+		if parsed, err := imageConfig(ctx, found); err == nil && len(parsed.RootFS.DiffIDs) == 0 {
+			return nil, errNoLayers(source)
+		}
+		if try == fetchTries {
 			return nil, nstructs.NewRecoverableError(fmt.Errorf("image %q was removed from containerd %d times before "+
 				"the task could use it; stop what removes images from containerd's namespace %q", source.given, try,
 				s.client.Namespace), true)
@@ -204,6 +211,11 @@ func (s *Store) unpack(ctx context.Context, source imageSource, i containerd.Ima
 		return s.client.Recoverable(noSpace(fmt.Errorf("unpack image %q: %w", source.given, err)))
 	}
 	return nil
+}
+
+// errNoLayers is the error of what is stored like an image and is none, such as a chart or a model.
+func errNoLayers(source imageSource) error {
+	return fmt.Errorf("image %q has no layers: it is an artifact, and no image of a container", source.given)
 }
 
 // imageConfig reads what the image says about its process and its platform.

@@ -18,7 +18,7 @@ func TestReplaceFile(t *testing.T) {
 	must.NoError(t, os.Symlink(host, filepath.Join(dir, "resolv.conf")))
 
 	for _, text := range []string{"nameserver 192.0.2.1\n", "shorter\n"} {
-		path, err := replaceFile(dir, "resolv.conf", text)
+		path, err := replaceFile(dir, "resolv.conf", text, os.Getuid())
 		must.NoError(t, err)
 		must.Eq(t, filepath.Join(dir, "resolv.conf"), path)
 		data, err := os.ReadFile(path)
@@ -39,11 +39,11 @@ func TestReplaceFile(t *testing.T) {
 func TestReplaceFile_LeavesNothingWhenItFails(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "resolv.conf", "in the way"), 0o755))
-	_, err := replaceFile(dir, "resolv.conf", "nameserver 192.0.2.1\n")
+	_, err := replaceFile(dir, "resolv.conf", "nameserver 192.0.2.1\n", os.Getuid())
 	must.Error(t, err)
 	entries, err := os.ReadDir(dir)
 	must.NoError(t, err)
 	must.SliceLen(t, 1, entries)
-	_, err = replaceFile(filepath.Join(dir, "missing"), "resolv.conf", "")
+	_, err = replaceFile(filepath.Join(dir, "missing"), "resolv.conf", "", os.Getuid())
 	must.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -90,44 +90,34 @@ func (n *Network) hostsMount(cfg *drivers.TaskConfig, extra []hostLine) (*specs.
 	if err != nil {
 		return nil, err
 	}
-	file, err := replaceFile(cfg.TaskDir().Dir, "hosts", text)
+	file, err := replaceFile(cfg.TaskDir().Dir, "hosts", text, n.Owner)
 	if err != nil {
 		return nil, err
 	}
-	m := storage.Bind(file, hostHosts, storage.Private, false)
+	m := storage.Bind(file, hostHosts, storage.Private, n.options.Readonly)
 	return &m, nil
 }
 
-// sharedHosts returns the mount of a file that other containers have, too, if it has all that the task needs.
+// sharedHosts returns the mount of a file that the group's other tasks have, too, if it has all that the task needs.
 func (n *Network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, error) {
-	switch n.Mode {
-	case Host:
-		if own, err := os.Hostname(); err != nil || own != n.hostname {
-			return nil, false, err
-		}
-		if _, err := os.Stat(hostHosts); err != nil {
-			return nil, false, nil //nolint:nilerr // A host without one: the task gets its own.
-		}
-		m := storage.Bind(hostHosts, hostHosts, storage.Private, true)
-		return &m, true, nil
-	case Bridge:
-		config, err := n.groupName(cfg)
-		if err != nil || config == nil || config.Hostname != n.hostname {
-			return nil, false, err
-		}
-		if err := dropStaleHosts(filepath.Join(cfg.AllocDir, "hosts"), config); err != nil {
-			return nil, false, err
-		}
-		group := *cfg.NetworkIsolation
-		group.HostsConfig = config
-		hosts, err := hostnames.GenerateEtcHostsMount(cfg.AllocDir, &group, nil)
-		if err != nil || hosts == nil {
-			return nil, false, err
-		}
-		m := storage.Bind(hosts.HostPath, hosts.TaskPath, storage.Private, hosts.Readonly)
-		return &m, true, nil
+	if n.Mode != Bridge {
+		return nil, false, nil
 	}
-	return nil, false, nil
+	config, err := n.groupName(cfg)
+	if err != nil || config == nil || config.Hostname != n.hostname {
+		return nil, false, err
+	}
+	if err := dropStaleHosts(filepath.Join(cfg.AllocDir, "hosts"), config); err != nil {
+		return nil, false, err
+	}
+	group := *cfg.NetworkIsolation
+	group.HostsConfig = config
+	hosts, err := hostnames.GenerateEtcHostsMount(cfg.AllocDir, &group, nil)
+	if err != nil || hosts == nil {
+		return nil, false, err
+	}
+	m := storage.Bind(hosts.HostPath, hosts.TaskPath, storage.Private, hosts.Readonly)
+	return &m, true, nil
 }
 
 // dropStaleHosts removes a group's file that has another address. After a restart of the machine Nomad gives an allocation

@@ -146,18 +146,19 @@ func TestHosts_OfTheHost(t *testing.T) {
 	n, err := New(cfg, &Options{})
 	must.NoError(t, err)
 	must.NoError(t, n.WriteFiles())
-	_, file := hostsOf(t, n)
-	must.Eq(t, "/etc/hosts", file)
+	text, file := hostsOf(t, n)
+	must.Eq(t, filepath.Join(cfg.TaskDir().Dir, "hosts"), file)
+	must.Eq(t, strings.TrimRight(string(host), "\n")+"\n", text)
 
 	n, err = New(cfg, &Options{ExtraHosts: []string{"db:10.0.0.7"}})
 	must.NoError(t, err)
 	must.NoError(t, n.WriteFiles())
-	text, file := hostsOf(t, n)
+	text, file = hostsOf(t, n)
 	must.Eq(t, filepath.Join(cfg.TaskDir().Dir, "hosts"), file)
 	must.Eq(t, strings.TrimRight(string(host), "\n")+"\n10.0.0.7 db\n", text)
 
 	// A name of its own, which the host's file does not have.
-	n = &Network{Mode: Host, hostname: "mine"}
+	n = &Network{Mode: Host, hostname: "mine", options: &Options{}}
 	m, err := n.hostsMount(cfg, nil)
 	must.NoError(t, err)
 	data, err := os.ReadFile(m.Source)

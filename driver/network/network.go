@@ -29,6 +29,8 @@ type Options struct {
 	Hostname string
 	// ExtraHosts are lines for /etc/hosts, as "NAME:ADDRESS".
 	ExtraHosts []string
+	// Readonly keeps the task from writing to its /etc/hosts and /etc/resolv.conf, as to all else of its root file system.
+	Readonly bool
 	// DNSServers, DNSSearchDomains and DNSOptions are used instead of the group's dns block.
 	DNSServers, DNSSearchDomains, DNSOptions []string
 }
@@ -51,6 +53,8 @@ type Network struct {
 	options *Options
 	// Mode is Host, Bridge (the group's namespace) or None.
 	Mode string
+	// Owner is the host's ID of the container's root, who may write to the task's files.
+	Owner int
 	// path is the group's network namespace.
 	path string
 	// hostname is the name that the task sees for itself.
@@ -107,11 +111,11 @@ func (n *Network) name(cfg *drivers.TaskConfig) (err error) {
 // without network keeps the image's resolv.conf: it can query no name server.
 func (n *Network) WriteFiles() error {
 	if n.Mode != None {
-		dns, err := writeResolvConf(n.cfg.TaskDir().Dir, n.options.dns(n.cfg.DNS), n.Mode == Host)
+		dns, err := writeResolvConf(n.cfg.TaskDir().Dir, n.options.dns(n.cfg.DNS), n.Mode == Host, n.Owner)
 		if err != nil {
 			return fmt.Errorf("write the task's resolv.conf: %w", err)
 		}
-		n.files = append(n.files, storage.Bind(dns, "/etc/resolv.conf", "rprivate", true))
+		n.files = append(n.files, storage.Bind(dns, "/etc/resolv.conf", storage.Private, n.options.Readonly))
 	}
 	extra, err := n.options.extraHosts()
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 
 // writeResolvConf writes the task's resolv.conf into dir and returns its path: the host's, with what the jobspec's dns
 // block says instead of it.
-func writeResolvConf(dir string, dns *drivers.DNSConfig, hostNetwork bool) (string, error) {
+func writeResolvConf(dir string, dns *drivers.DNSConfig, hostNetwork bool, owner int) (string, error) {
 	data, err := os.ReadFile(hostResolvConf)
 	if err != nil && !os.IsNotExist(err) {
 		return "", err
@@ -32,7 +32,7 @@ func writeResolvConf(dir string, dns *drivers.DNSConfig, hostNetwork bool) (stri
 			data = real
 		}
 	}
-	return replaceFile(dir, "resolv.conf", resolvConf(string(data), dns))
+	return replaceFile(dir, "resolv.conf", resolvConf(string(data), dns), owner)
 }
 
 // resolvConf returns a host's resolv.conf with the parts replaced that the dns block gives.

@@ -14,7 +14,7 @@ func TestWriteResolvConf_ReplacesALink(t *testing.T) {
 	must.NoError(t, os.WriteFile(victim, []byte("the host's"), 0o600))
 	must.NoError(t, os.Symlink(victim, filepath.Join(dir, "resolv.conf")))
 	for range 2 { // the second time over a file of ours
-		file, err := writeResolvConf(dir, &drivers.DNSConfig{Servers: []string{"192.0.2.1"}}, true)
+		file, err := writeResolvConf(dir, &drivers.DNSConfig{Servers: []string{"192.0.2.1"}}, true, os.Getuid())
 		must.NoError(t, err)
 		info, err := os.Lstat(file)
 		must.NoError(t, err)

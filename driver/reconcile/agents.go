@@ -21,6 +21,9 @@ type Agents struct {
 	// roots are the directories below which the agent keeps those of its allocations. They tell its containers from
 	// those of another agent that uses the same containerd.
 	roots map[string]bool
+	// allocs are those whose tasks the agent has started or recovered here, with when their directory was first found to be
+	// gone; zero for one that is there.
+	allocs map[string]time.Time
 	// cgroupParents are the cgroups below which tasks have theirs on cgroup v1, relative to the root of the hierarchies.
 	cgroupParents map[string]bool
 	// listening is how many calls listen for fingerprints, which an agent does until it ends; since is when the first of
@@ -37,11 +40,12 @@ func (a *Agents) NoteTask(cfg *drivers.TaskConfig) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.roots == nil {
-		a.roots, a.cgroupParents = map[string]bool{}, map[string]bool{}
+		a.roots, a.cgroupParents, a.allocs = map[string]bool{}, map[string]bool{}, map[string]time.Time{}
 	}
 	a.roots[filepath.Dir(cfg.AllocDir)] = true
 	if cfg.AllocID != "" {
 		a.cgroupParents[filepath.Dir(cgroup.Path(cfg, false))] = true
+		a.allocs[cfg.AllocID] = time.Time{}
 	}
 }
 
@@ -83,7 +87,7 @@ func (a *Agents) cgroups() (paths []string) {
 		for _, dir := range dirs {
 			name := filepath.Base(dir)
 			path := filepath.Join(parent, name)
-			if strings.HasPrefix(name, allocOf(name)+".") && a.hasAlloc(allocOf(name)) && !slices.Contains(paths, path) {
+			if strings.HasPrefix(name, allocOf(name)+".") && a.isTheirs(allocOf(name)) && !slices.Contains(paths, path) {
 				paths = append(paths, path)
 			}
 		}
@@ -91,8 +95,8 @@ func (a *Agents) cgroups() (paths []string) {
 	return paths
 }
 
-// hasAlloc reports whether the allocation's directory is below one of the agent's. a.mu is held.
-func (a *Agents) hasAlloc(id string) bool {
+// hasDir reports whether the allocation's directory is below one of the agent's. a.mu is held.
+func (a *Agents) hasDir(id string) bool {
 	for root := range a.roots {
 		if info, err := os.Stat(filepath.Join(root, id)); id != "" && err == nil && info.IsDir() {
 			return true
@@ -101,11 +105,34 @@ func (a *Agents) hasAlloc(id string) bool {
 	return false
 }
 
+// isTheirs reports whether an allocation is the agent's: it has its directory, or has had it. a.mu is held.
+func (a *Agents) isTheirs(id string) bool {
+	_, known := a.allocs[id]
+	return known || a.hasDir(id)
+}
+
 // ownsAlloc reports whether an allocation is the agent's.
 func (a *Agents) ownsAlloc(id string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.hasAlloc(id)
+	return a.isTheirs(id)
+}
+
+// forgetAllocs drops the allocations whose directory has been gone for longer than grace. What they left is removed by then.
+func (a *Agents) forgetAllocs(grace time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	for id, gone := range a.allocs {
+		switch {
+		case a.hasDir(id):
+			a.allocs[id] = time.Time{}
+		case gone.IsZero():
+			a.allocs[id] = now
+		case now.Sub(gone) > grace:
+			delete(a.allocs, id)
+		}
+	}
 }
 
 // allocIDLength is the length of an allocation's ID, a UUID.

@@ -69,5 +69,7 @@ func (r *Reconciler) Once(ctx context.Context, grace time.Duration) ([]string, e
 		}
 	}
 	removed = append(removed, r.removeStaleCgroups(grace)...)
-	return append(removed, r.endEmptyShims(ctx, time.Now().Add(-grace))...), err
+	removed = append(removed, r.endEmptyShims(ctx, time.Now().Add(-grace))...)
+	r.Agents.forgetAllocs(grace)
+	return removed, err
 }

@@ -28,7 +28,6 @@ func (r *Remover) EndCreation(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	// The bundle is the working directory of the shim and of the programs that start it and clean up after it.
 	bundles := map[string]bool{}
 	for {
 		if _, err := container.Task(ctx, nil); !errdefs.IsNotFound(err) {
@@ -38,23 +37,28 @@ func (r *Remover) EndCreation(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		for _, shim := range shims {
-			dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", shim.Process.PID))
-			if err == nil && !isBeingRemoved(dir) {
-				bundles[dir] = true
-			}
-		}
+		addBundles(bundles, shims)
 		// containerd gives a shim 5 seconds to end, removes the bundle, and may leave the shim.
 		if !anyExists(bundles) {
 			if len(shims) == 0 {
 				return nil
 			}
-			r.killShims(shims)
+			r.killShims(shims, "that containerd does not know")
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for the end of its creation: %w", ctx.Err())
 		case <-time.After(creationPoll):
+		}
+	}
+}
+
+// addBundles adds the bundles of shims: the working directories of them and of the programs that start them and clean up.
+func addBundles(bundles map[string]bool, shims []client.Shim) {
+	for _, shim := range shims {
+		dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", shim.Process.PID))
+		if err == nil && !isBeingRemoved(dir) {
+			bundles[dir] = true
 		}
 	}
 }
@@ -72,9 +76,9 @@ func (r *Remover) shimsOf(id string) (shims []client.Shim, err error) {
 	return shims, nil
 }
 
-func (r *Remover) killShims(shims []client.Shim) {
+func (r *Remover) killShims(shims []client.Shim, which string) {
 	for _, shim := range shims {
-		r.Logger.Info("killing a shim that containerd does not know", "container", shim.ContainerID, "pid", shim.Process.PID)
+		r.Logger.Info("killing a shim "+which, "container", shim.ContainerID, "pid", shim.Process.PID)
 		if err := shim.Process.Signal(unix.SIGKILL); err != nil {
 			r.Logger.Warn("a shim could not be killed", "container", shim.ContainerID, "pid", shim.Process.PID, "error", err)
 		}

@@ -4,6 +4,7 @@ package removal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -93,7 +94,7 @@ func (r *Remover) endTask(ctx context.Context, id string) (containerd.Container,
 	if err != nil {
 		return nil, err
 	}
-	task, err := container.Task(ctx, nil)
+	task, err := r.loadTask(ctx, container)
 	if err == nil {
 		_, err = task.Delete(ctx, containerd.WithProcessKill)
 	}
@@ -101,6 +102,59 @@ func (r *Remover) endTask(ctx context.Context, id string) (containerd.Container,
 		return nil, fmt.Errorf("end its processes: %w", err)
 	}
 	return container, nil
+}
+
+// shimPatience is how long a shim may take to report the state of its container.
+const shimPatience = 10 * time.Second
+
+// loadTask returns the task of a container. A shim that hangs is killed, whereupon containerd ends the container's processes and
+// forgets the task.
+func (r *Remover) loadTask(ctx context.Context, container containerd.Container) (containerd.Task, error) {
+	limited, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
+	for {
+		task, err := container.Task(limited, nil)
+		var status containerd.Status
+		if err == nil {
+			status, err = task.Status(limited)
+		}
+		// containerd queries the shim. Up to 2.1 it says that the status is unknown if that does not answer.
+		silent := err == nil && status.Status == containerd.Unknown || err != nil && client.IsUnavailable(err)
+		switch {
+		case !silent || ctx.Err() != nil:
+			return task, err
+		case limited.Err() == nil:
+			time.Sleep(creationPoll)
+			continue
+		}
+		// If it is containerd itself that hangs or is unavailable, nothing helps.
+		if serving, servingErr := r.Client.IsServing(ctx); servingErr != nil || !serving {
+			return nil, errors.Join(err, servingErr)
+		}
+		return nil, r.endHungShim(ctx, container)
+	}
+}
+
+// endHungShim kills a container's shim, and returns when containerd has removed what was left, with its error for a task that it
+// does not know.
+func (r *Remover) endHungShim(ctx context.Context, container containerd.Container) error {
+	shims, err := r.shimsOf(container.ID())
+	if err != nil {
+		return err
+	}
+	bundles := map[string]bool{}
+	addBundles(bundles, shims)
+	r.killShims(shims, "that hangs")
+	for {
+		if _, err := container.Task(ctx, nil); errdefs.IsNotFound(err) && !anyExists(bundles) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until containerd has removed a shim that hung: %w", ctx.Err())
+		case <-time.After(creationPoll):
+		}
+	}
 }
 
 // RemoveLease removes the lease of a container's start, if it exists.

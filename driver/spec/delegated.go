@@ -92,7 +92,7 @@ func (c *Config) VolumesRoot() string {
 
 // NetworkOptions returns the task's options about its network.
 func (c *TaskConfig) NetworkOptions() *network.Options {
-	return &network.Options{Mode: c.NetworkMode, Hostname: c.Hostname, ExtraHosts: c.ExtraHosts,
+	return &network.Options{Mode: c.NetworkMode, Hostname: c.Hostname, ExtraHosts: c.ExtraHosts, Readonly: c.ReadonlyRootfs,
 		DNSServers: c.DNSServers, DNSSearchDomains: c.DNSSearchDomains, DNSOptions: c.DNSOptions}
 }
 

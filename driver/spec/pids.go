@@ -9,13 +9,18 @@ import (
 // anyPids is the pids_limit of tasks that may have any number of processes.
 const anyPids = -1
 
-// withPidsLimit bounds the number of processes and threads: the task's, else the plugin's.
-func withPidsLimit(options *TaskConfig, plugin *Config) oci.SpecOpts {
-	limit := options.PidsLimit
-	if limit == 0 {
-		limit = plugin.PidsLimit
+// MaxPids returns how many processes and threads the task may have: its own limit, else the plugin's; 0 for any number.
+func (c *TaskConfig) MaxPids(plugin *Config) int64 {
+	if c.PidsLimit != 0 {
+		return max(c.PidsLimit, 0)
 	}
-	if limit <= 0 {
+	return plugin.PidsLimit
+}
+
+// withPidsLimit bounds the number of processes and threads.
+func withPidsLimit(options *TaskConfig, plugin *Config) oci.SpecOpts {
+	limit := options.MaxPids(plugin)
+	if limit == 0 {
 		return specOption(func(*Spec) error { return nil })
 	}
 	return oci.WithPidsLimit(limit)

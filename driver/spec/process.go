@@ -41,7 +41,11 @@ func withTaskEnv(cfg *drivers.TaskConfig) oci.SpecOpts {
 func withArgs(options *TaskConfig, config ocispec.ImageConfig, image string) oci.SpecOpts {
 	args := processArgs(options, config)
 	return specOption(func(s *Spec) error {
-		if len(args) == 0 {
+		switch {
+		case len(args) > 0:
+		case options.clearsEntrypoint():
+			return errors.New("option entrypoint = [\"\"]: the image's entrypoint and command are not used; set the option command")
+		default:
 			return fmt.Errorf("image %q has neither an entrypoint nor a command; set the option command", image)
 		}
 		s.Process.Args = args
@@ -49,9 +53,15 @@ func withArgs(options *TaskConfig, config ocispec.ImageConfig, image string) oci
 	})
 }
 
+// clearsEntrypoint reports whether the task wants neither the image's entrypoint nor another, as docker has it.
+func (c *TaskConfig) clearsEntrypoint() bool { return len(c.Entrypoint) == 1 && c.Entrypoint[0] == "" }
+
 func processArgs(options *TaskConfig, config ocispec.ImageConfig) []string {
 	entrypoint, command := config.Entrypoint, config.Cmd
-	if len(options.Entrypoint) > 0 {
+	switch {
+	case options.clearsEntrypoint():
+		entrypoint, command = nil, nil
+	case len(options.Entrypoint) > 0:
 		entrypoint, command = options.Entrypoint, nil
 	}
 	switch {

@@ -26,6 +26,8 @@ func TestWithArgs(t *testing.T) {
 		{"entrypoint", TaskConfig{Entrypoint: []string{"z"}}, image, []string{"z"}},
 		{"everything", TaskConfig{Entrypoint: []string{"z"}, Command: "x", Args: []string{"y"}}, image,
 			[]string{"z", "x", "y"}},
+		{"no entrypoint", TaskConfig{Entrypoint: []string{""}, Command: "x", Args: []string{"y"}}, image, []string{"x", "y"}},
+		{"no entrypoint, and args", TaskConfig{Entrypoint: []string{""}, Args: []string{"x", "y"}}, image, []string{"x", "y"}},
 		{"an image with a command only", TaskConfig{}, ocispec.ImageConfig{Cmd: []string{"cmd"}}, []string{"cmd"}},
 	}
 	for _, c := range cases {
@@ -35,6 +37,8 @@ func TestWithArgs(t *testing.T) {
 	}
 	_, err := tryApply(withArgs(&TaskConfig{}, ocispec.ImageConfig{}, "app"))
 	must.ErrorContains(t, err, `image "app" has neither an entrypoint nor a command; set the option command`)
+	_, err = tryApply(withArgs(&TaskConfig{Entrypoint: []string{""}}, image, "app"))
+	must.ErrorContains(t, err, `option entrypoint = [""]: the image's entrypoint and command are not used; set the option command`)
 }
 
 func TestWithEnv_TaskOverImageAndNoClaims(t *testing.T) {

@@ -71,11 +71,25 @@ func (m *mountSources) hostPath(w wantedMount) (string, error) {
 		return m.pin(rel, w.create)
 	}
 	if _, err := os.Stat(w.source); errors.Is(err, fs.ErrNotExist) && w.create {
-		return w.source, os.MkdirAll(w.source, 0o755)
+		return w.source, m.makeHostPath(w.source)
 	} else if err != nil {
 		return "", fmt.Errorf("source = %q: %w; it must be a path that is on the host", w.source, err)
 	}
 	return w.source, nil
+}
+
+// makeHostPath makes a directory of the host's, with those above it that are missing.
+func (m *mountSources) makeHostPath(source string) error {
+	first := source
+	for parent := filepath.Dir(first); ; first, parent = parent, filepath.Dir(parent) {
+		if _, err := os.Lstat(parent); err == nil || parent == first {
+			break
+		}
+	}
+	if err := os.MkdirAll(source, 0o755); err != nil {
+		return err
+	}
+	return m.request.handOver(first)
 }
 
 // place reports whether the source of a bind mount lies in the allocation's directory, and where there. Elsewhere it may lie
@@ -138,7 +152,11 @@ func inAlloc(cfg *drivers.TaskConfig, source string) (rel string, inside bool, e
 
 // pinned opens a path in the allocation's directory and pins it.
 func (m *mountSources) pin(rel string, create bool) (string, error) {
-	file, err := openInAlloc(m.request.Task.AllocDir, rel, create)
+	var made func(string) error
+	if create {
+		made = m.request.handOver
+	}
+	file, err := openInAlloc(m.request.Task.AllocDir, rel, made)
 	if err != nil {
 		return "", err
 	}
@@ -163,26 +181,54 @@ func (m *mountSources) release() {
 	}
 }
 
-// openInAlloc opens a path in the allocation's directory for nothing but to mount it.
+// openInAlloc opens a path in the allocation's directory for nothing but to mount it. What is missing of it is made if made is
+// set, which is then called with the first directory that was.
 //
 // Tasks write to local/, secrets/ and alloc/, and an artifact can bring any link. So every part of the path is resolved
 // beneath the directory that Nomad made, by descriptor: a link may lead to another place in the same directory, which its
 // writer could have written to just as well, and never out of it, to another task's secrets or to the host.
-func openInAlloc(allocDir, rel string, create bool) (*os.File, error) {
+func openInAlloc(allocDir, rel string, made func(dir string) error) (*os.File, error) {
 	dir, err := os.OpenFile(allocDir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
 	for i, part := range stations(rel) {
 		next, err := pathrs.OpenatInRoot(dir, part)
-		if errors.Is(err, fs.ErrNotExist) && create && i > 0 {
-			next, err = pathrs.MkdirAllHandle(dir, part, 0o755)
+		if errors.Is(err, fs.ErrNotExist) && made != nil && i > 0 {
+			next, err = makeInRoot(dir, part, made)
 		}
 		dir.Close()
 		if err != nil {
 			return nil, notInAlloc(rel, err)
 		}
 		dir = next
+	}
+	return dir, nil
+}
+
+// makeInRoot makes a directory beneath root, with those above it that are missing, and opens it. made is called with the first.
+func makeInRoot(root *os.File, name string, made func(dir string) error) (*os.File, error) {
+	first := ""
+	for _, element := range strings.Split(name, "/") {
+		first = filepath.Join(first, element)
+		file, err := pathrs.OpenatInRoot(root, first)
+		if err != nil {
+			break
+		}
+		file.Close()
+	}
+	dir, err := pathrs.MkdirAllHandle(root, name, 0o755)
+	if err != nil {
+		return nil, err
+	}
+	top, err := pathrs.OpenatInRoot(root, first)
+	if err == nil {
+		err = made(byDescriptor(top))
+		top.Close()
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
 	}
 	return dir, nil
 }

@@ -81,7 +81,7 @@ func TestOpenInAlloc(t *testing.T) {
 		"web/f": "in the task's directory", "alloc/data/f": "shared", "db/secrets/s": "another's secret",
 	} {
 		t.Run(rel, func(t *testing.T) {
-			file, err := openInAlloc(alloc, rel, false)
+			file, err := openInAlloc(alloc, rel, nil)
 			must.NoError(t, err)
 			defer file.Close()
 			text, err := os.ReadFile(filepath.Join(alloc, rel))
@@ -100,7 +100,7 @@ func TestOpenInAlloc(t *testing.T) {
 		"alloc/data/other/s", "alloc/data/proc/etc/passwd", "web/local/none",
 	} {
 		t.Run(rel, func(t *testing.T) {
-			_, err := openInAlloc(alloc, rel, false)
+			_, err := openInAlloc(alloc, rel, nil)
 			must.ErrorContains(t, err, rel)
 			must.StrNotContains(t, err.Error(), alloc)
 		})
@@ -111,13 +111,21 @@ func TestOpenInAlloc_MakesWhatIsMissing(t *testing.T) {
 	outside, alloc := t.TempDir(), t.TempDir()
 	mounttest.Write(t, alloc, map[string]string{"web/local/f": ""})
 	must.NoError(t, os.Symlink(outside, filepath.Join(alloc, "web/local/link")))
-	file, err := openInAlloc(alloc, "web/local/a/b", true)
+	var first os.FileInfo
+	made := func(dir string) (err error) {
+		first, err = os.Stat(dir)
+		return err
+	}
+	file, err := openInAlloc(alloc, "web/local/a/b", made)
 	must.NoError(t, err)
 	file.Close()
+	want, err := os.Stat(filepath.Join(alloc, "web/local/a"))
+	must.NoError(t, err)
+	must.True(t, os.SameFile(want, first))
 	info, err := os.Stat(filepath.Join(alloc, "web/local/a/b"))
 	must.NoError(t, err)
 	must.True(t, info.IsDir())
-	if file, err := openInAlloc(alloc, "web/local/link/made", true); err == nil {
+	if file, err := openInAlloc(alloc, "web/local/link/made", made); err == nil {
 		file.Close()
 	}
 	entries, err := os.ReadDir(outside)
@@ -153,7 +161,7 @@ func TestPinnedSources_HoldWhatWasChecked(t *testing.T) {
 	mounttest.Write(t, outside, map[string]string{"f": "the host's"})
 	mounttest.Write(t, alloc, map[string]string{"alloc/data/f": "the job's"})
 	p := newTestPinned(t, runDir)
-	file, err := openInAlloc(alloc, "alloc/data", false)
+	file, err := openInAlloc(alloc, "alloc/data", nil)
 	must.NoError(t, err)
 	defer file.Close()
 
@@ -183,7 +191,7 @@ func TestPinnedSources_OfAFile(t *testing.T) {
 	alloc, runDir := t.TempDir(), t.TempDir()
 	mounttest.Write(t, alloc, map[string]string{"web/local/f": "text"})
 	p := newTestPinned(t, runDir)
-	file, err := openInAlloc(alloc, "web/local/f", false)
+	file, err := openInAlloc(alloc, "web/local/f", nil)
 	must.NoError(t, err)
 	defer file.Close()
 	at, err := p.add(file)
@@ -205,7 +213,7 @@ func TestPinnedSources_LeaveMountsBelowAlone(t *testing.T) {
 	mounttest.Tmpfs(t, filepath.Join(shared, "below"))
 	mounttest.Write(t, shared, map[string]string{"below/f": ""})
 	p := newTestPinned(t, runDir)
-	file, err := openInAlloc(alloc, "alloc", false)
+	file, err := openInAlloc(alloc, "alloc", nil)
 	must.NoError(t, err)
 	defer file.Close()
 	at, err := p.add(file)
@@ -222,7 +230,7 @@ func TestSweepPinned(t *testing.T) {
 	mounttest.Write(t, alloc, map[string]string{"alloc/f": "kept"})
 	must.NoError(t, sweepPinned(runDir))
 	p := newTestPinned(t, runDir)
-	file, err := openInAlloc(alloc, "alloc", false)
+	file, err := openInAlloc(alloc, "alloc", nil)
 	must.NoError(t, err)
 	defer file.Close()
 	at, err := p.add(file)
@@ -244,7 +252,7 @@ func TestNewPinnedSources_AfterAKilledPlugin(t *testing.T) {
 	alloc, runDir := t.TempDir(), t.TempDir()
 	mounttest.Write(t, alloc, map[string]string{"alloc/f": "kept"})
 	dead := newTestPinned(t, runDir)
-	file, err := openInAlloc(alloc, "alloc", false)
+	file, err := openInAlloc(alloc, "alloc", nil)
 	must.NoError(t, err)
 	defer file.Close()
 	_, err = dead.add(file)

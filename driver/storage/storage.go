@@ -59,6 +59,19 @@ type Request struct {
 	ContainerID string
 	Options     Options
 	Image       *image.Image
+	// HandOver gives a directory that was made for the container, with what is in it, to the container's own IDs; nil where it
+	// has none.
+	HandOver func(dir string) error
+}
+
+func (r *Request) handOver(dir string) error {
+	if r.HandOver == nil {
+		return nil
+	}
+	if err := r.HandOver(dir); err != nil {
+		return fmt.Errorf("give the new directory to the IDs of the task's user namespace: %w", err)
+	}
+	return nil
 }
 
 // Prepared is what a container mounts.

@@ -96,12 +96,20 @@ func makeVolume(ctx context.Context, dir *os.Root, name string, w wantedMount, t
 	return dir.Rename(draft, name)
 }
 
-// fillVolume copies what the image has at the volume's target, unless the job does not want that.
+// fillVolume copies what the image has at the volume's target, unless the job does not want that, and gives the volume to the
+// container's own IDs.
 func fillVolume(ctx context.Context, dir *os.Root, draft string, w wantedMount, tree *imageTree) error {
-	if w.noCopy {
-		return nil
+	if !w.noCopy {
+		if err := tree.copy(ctx, w.target, dir, draft); err != nil {
+			return err
+		}
 	}
-	return tree.copy(ctx, w.target, dir, draft)
+	volume, err := dir.Open(draft)
+	if err != nil {
+		return err
+	}
+	defer volume.Close()
+	return tree.request.handOver(byDescriptor(volume))
 }
 
 // openVolumeDir opens the directory of the named volumes. Only root can go there: an image brings set-user-ID programs and

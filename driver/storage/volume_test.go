@@ -32,18 +32,18 @@ func TestMakeVolume(t *testing.T) {
 
 	// What a plugin process left that was killed while it filled the volume is not used.
 	mounttest.Write(t, path, map[string]string{".new-data/half": ""})
-	must.NoError(t, makeVolume(context.Background(), dir, "data", empty, nil))
+	must.NoError(t, makeVolume(context.Background(), dir, "data", empty, &imageTree{request: &Request{}}))
 	must.FileNotExists(t, filepath.Join(path, "data/half"))
 	must.DirNotExists(t, filepath.Join(path, ".new-data"))
 
 	mounttest.Write(t, path, map[string]string{"data/f": "a task's"})
-	must.NoError(t, makeVolume(context.Background(), dir, "data", empty, nil))
+	must.NoError(t, makeVolume(context.Background(), dir, "data", empty, &imageTree{request: &Request{}}))
 	must.FileExists(t, filepath.Join(path, "data/f"))
 
 	mounttest.Write(t, path, map[string]string{"file": ""})
 	must.NoError(t, os.Symlink("/etc", filepath.Join(path, "link")))
 	for _, name := range []string{"file", "link"} {
-		err := makeVolume(context.Background(), dir, name, empty, nil)
+		err := makeVolume(context.Background(), dir, name, empty, &imageTree{request: &Request{}})
 		must.ErrorContains(t, err, "is no directory")
 		must.ErrorContains(t, err, name)
 	}
@@ -56,7 +56,7 @@ func TestNamedVolume_OfManyAtOnce(t *testing.T) {
 		errs := make(chan error)
 		for range 16 {
 			go func() {
-				_, err := s.namedVolume(context.Background(), w, nil)
+				_, err := s.namedVolume(context.Background(), w, &imageTree{request: &Request{}})
 				errs <- err
 			}()
 		}

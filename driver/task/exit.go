@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -19,6 +18,12 @@ import (
 
 // firstSignalStatus is what a shell, and containerd, adds to the number of the signal that ended a process.
 const firstSignalStatus = 128
+
+// killedStatus is the exit status of a process that SIGKILL ended, which is how the kernel ends one for lack of memory.
+const killedStatus = firstSignalStatus + 9
+
+// oomAftermath is how long a task may go on after the kernel ended one of its processes and still end because of it.
+const oomAftermath = time.Minute
 
 // exitNotice is how a task's first process ended.
 type exitNotice struct {
@@ -35,11 +40,17 @@ func (h *Handle) AwaitExit(ctx context.Context, unavailable bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	notices := make(chan exitNotice, 2)
-	alsoAtShim := sync.OnceFunc(func() { h.plugin.Client.Go(func() { h.awaitShim(ctx, notices) }) })
 	if unavailable {
-		alsoAtShim()
+		h.noteFailure()
 	}
-	h.plugin.Client.Go(func() { h.awaitContainerd(ctx, notices, alsoAtShim) })
+	h.plugin.Client.Go(func() { h.awaitContainerd(ctx, notices) })
+	h.plugin.Client.Go(func() {
+		select {
+		case <-h.failed:
+			h.awaitShim(ctx, notices)
+		case <-ctx.Done():
+		}
+	})
 	select {
 	case notice := <-notices:
 		if notice.lost {
@@ -67,8 +78,8 @@ func awaitBetterNotice(notice exitNotice, notices <-chan exitNotice) exitNotice 
 }
 
 // awaitContainerd waits by way of containerd. Nothing is polled: each round is one call that returns when the process
-// ends or the connection breaks, and calls wait for the connection to come back. interrupted is called when it breaks.
-func (h *Handle) awaitContainerd(ctx context.Context, notices chan<- exitNotice, interrupted func()) {
+// ends or the connection breaks, and calls wait for the connection to come back.
+func (h *Handle) awaitContainerd(ctx context.Context, notices chan<- exitNotice) {
 	for pause := time.Duration(0); ; pause = min(2*pause+100*time.Millisecond, 5*time.Second) {
 		task, err := h.Load(ctx)
 		var status containerd.ExitStatus
@@ -87,7 +98,7 @@ func (h *Handle) awaitContainerd(ctx context.Context, notices chan<- exitNotice,
 		}
 		h.plugin.Logger.Warn("waiting for a task was interrupted; going on", "container", h.State.ContainerID,
 			"error", err)
-		interrupted()
+		h.noteFailure()
 		// A connection that broke is back when the next call succeeds. The pause is for errors that come at once.
 		select {
 		case <-time.After(pause):
@@ -128,16 +139,21 @@ func (h *Handle) awaitShim(ctx context.Context, notices chan<- exitNotice) {
 // KillRest ends what may be left of a container's processes when its shim is dead. containerd ends them too when it
 // notices; but it may be unavailable, and may fail.
 func (h *Handle) KillRest() {
+	if err := h.killRest(); err != nil {
+		h.plugin.Logger.Error("processes of a container without a shim may be left", "container", h.State.ContainerID,
+			"error", err)
+	}
+}
+
+// killRest ends all processes of the container without containerd and its shim.
+func (h *Handle) killRest() error {
 	ctx, cancel := context.WithTimeout(h.plugin.Client.Context(), h.plugin.KillWait)
 	defer cancel()
 	var err error
 	if !h.State.Init.IsZero() {
 		err = h.State.Init.Signal(unix.SIGKILL)
 	}
-	if err = errors.Join(err, cgroup.Kill(ctx, h.State.Cgroup)); err != nil {
-		h.plugin.Logger.Error("processes of a container without a shim may be left", "container", h.State.ContainerID,
-			"error", err)
-	}
+	return errors.Join(err, cgroup.Kill(ctx, h.State.Cgroup))
 }
 
 // exitResult returns a task's end in Nomad's terms. A process that was ended by signal n and one that exits with 128+n
@@ -151,7 +167,7 @@ func (h *Handle) exitResult(notice exitNotice) *drivers.ExitResult {
 	if signal := result.ExitCode - firstSignalStatus; signal > 0 && signal <= maxSignal {
 		result.Signal = signal
 	}
-	if result.ExitCode != 0 && (h.sawOOM() || notice.oomKills > 0) {
+	if h.oomCausedEnd(notice) {
 		limit, _ := spec.MemoryBytes(h.Config)
 		result.OOMKilled = true
 		result.Err = fmt.Errorf("out of memory: the kernel ended a process of the task at its limit of %d MiB; raise "+
@@ -174,11 +190,4 @@ func (h *Handle) lostError() error {
 // shimDied reports whether the shim is known and does not run any more.
 func (h *Handle) shimDied() bool {
 	return !h.State.ShimProcess.IsZero() && !h.State.ShimProcess.MayLive()
-}
-
-// shimDies is shimDied, but waits a moment for the end of a shim of which a connection broke.
-func (h *Handle) shimDies(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, shimDeathWait)
-	defer cancel()
-	return !h.State.ShimProcess.IsZero() && h.State.ShimProcess.Wait(ctx) == nil
 }

@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
 )
 
 // Handle is one task that runs, or has run. Make one with New.
@@ -20,11 +22,18 @@ type Handle struct {
 	plugin *Plugin
 	// ended is closed once the exit result is known.
 	ended chan struct{}
+	// failed is closed by noteFailure: containerd does not answer, or did not at some time, so the shim is waited for too.
+	failed      chan struct{}
+	noteFailure func()
+	// bypassed is set once a signal had to be sent past containerd and a shim that hangs; the next ones are, too.
+	bypassed atomic.Bool
 
 	mu          sync.Mutex
 	result      *drivers.ExitResult // nil until ended
 	completedAt time.Time
-	oomKilled   bool
+	// lastOOM is when the kernel was last seen to end a process of the task for lack of memory; stopped is when somebody first
+	// had the task ended. Both are zero where that has not happened.
+	lastOOM, stopped time.Time
 	// lastQuery is when Nomad last queried the task; waiting is how many of its calls wait for the end now.
 	lastQuery time.Time
 	waiting   int
@@ -32,7 +41,9 @@ type Handle struct {
 
 // New returns the handle of a task that has been started. Its end is known only if AwaitExit runs.
 func New(plugin *Plugin, cfg *drivers.TaskConfig, state State) *Handle {
-	return &Handle{Config: cfg, State: state, plugin: plugin, ended: make(chan struct{}), lastQuery: time.Now()}
+	failed := make(chan struct{})
+	return &Handle{Config: cfg, State: state, plugin: plugin, ended: make(chan struct{}), lastQuery: time.Now(),
+		failed: failed, noteFailure: sync.OnceFunc(func() { close(failed) })}
 }
 
 // NomadHandle returns what Nomad keeps of the task.
@@ -129,14 +140,35 @@ func (h *Handle) finish(result *drivers.ExitResult, at time.Time) {
 	close(h.ended)
 }
 
+// noteStop notes that somebody has the task ended now.
+func (h *Handle) noteStop() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopped.IsZero() {
+		h.stopped = time.Now()
+	}
+}
+
 func (h *Handle) markOOM() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.oomKilled = true
+	h.lastOOM = time.Now()
 }
 
-func (h *Handle) sawOOM() bool {
+// oomCausedEnd reports whether lack of memory is why the task ended, and not only why it once lost a process. A stop has
+// another cause, unless the kernel ended a process after it began. A process that goes on without the one that it lost ends of
+// something else; where no event came, that is not known.
+func (h *Handle) oomCausedEnd(notice exitNotice) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.oomKilled
+	signal := notice.code - firstSignalStatus
+	switch {
+	case notice.code == 0 || signal > 0 && signal <= maxSignal && signal != uint32(unix.SIGKILL):
+		return false
+	case !h.stopped.IsZero():
+		return h.lastOOM.After(h.stopped)
+	case notice.code != killedStatus && !h.lastOOM.IsZero():
+		return notice.at.Sub(h.lastOOM) < oomAftermath
+	}
+	return notice.oomKills > 0 || !h.lastOOM.IsZero()
 }

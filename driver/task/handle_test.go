@@ -28,6 +28,11 @@ func TestExitResult(t *testing.T) {
 		{"out of memory by the event", exitNotice{code: 137}, true,
 			drivers.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true}, "limit of 64 MiB"},
 		{"success in spite of it", exitNotice{code: 0, oomKills: 1}, true, drivers.ExitResult{}, ""},
+		{"a signal, after it lost a child", exitNotice{code: 143, oomKills: 1}, true, drivers.ExitResult{ExitCode: 143, Signal: 15}, ""},
+		{"a failure soon after it lost a child", exitNotice{code: 3, at: time.Now().Add(time.Second), oomKills: 1}, true,
+			drivers.ExitResult{ExitCode: 3, OOMKilled: true}, "limit of 64 MiB"},
+		{"a failure long after", exitNotice{code: 3, at: time.Now().Add(time.Hour), oomKills: 1}, true,
+			drivers.ExitResult{ExitCode: 3}, ""},
 		{"lost", exitNotice{code: 255, lost: true}, false, drivers.ExitResult{ExitCode: 255}, "how the task ended is not known"},
 	}
 	for _, c := range cases {
@@ -47,6 +52,17 @@ func TestExitResult(t *testing.T) {
 			must.Eq(t, c.want, *got)
 		})
 	}
+}
+
+// A task that is being stopped can still run out of memory.
+func TestExitResult_OutOfMemoryWhileStopping(t *testing.T) {
+	h := New(nil, &drivers.TaskConfig{Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{}}}, State{})
+	h.markOOM()
+	h.noteStop()
+	must.False(t, h.exitResult(exitNotice{code: 137, oomKills: 1}).OOMKilled)
+	h.markOOM()
+	h.noteStop() // Nomad stops it once more
+	must.True(t, h.exitResult(exitNotice{code: 137, oomKills: 2}).OOMKilled)
 }
 
 func TestHandle_Status(t *testing.T) {

@@ -21,12 +21,6 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// shimTimeout is how long a shim may take to answer.
-const shimTimeout = 5 * time.Second
-
-// shimDeathWait is how long a shim may take to be gone when it has closed its connections.
-const shimDeathWait = time.Second
-
 // ShimEndpoint is where a container's shim listens. A shim outlives containerd, and knows how its process ended; a
 // containerd that starts again removes shims whose process ended meanwhile (since 1.7), and the exit code with them.
 // So while containerd is unavailable the shim itself is queried.

@@ -16,18 +16,24 @@ import (
 	"github.com/tranche-gpu/tranche/driver/failpoint"
 )
 
+// hangTimeout is how long containerd, and then the shim, may take to send a signal before it is sent past them. Both together
+// take less than Nomad's default kill_timeout of 5 seconds.
+const hangTimeout = 2 * time.Second
+
 // maxSignal is the highest signal that the kernel has.
 const maxSignal = 64
 
-// Stop sends the task a signal, and kills it if it has not ended after timeout. Without a signal it is the image's
-// STOPSIGNAL, and else SIGTERM.
+// Stop sends the task a signal, and kills it if it has not ended after timeout, also if the signal could not be sent. Without
+// a signal it is the image's STOPSIGNAL, and else SIGTERM.
 func (h *Handle) Stop(timeout time.Duration, signal string) error {
 	number, err := h.stopSignal(signal)
 	if err != nil {
 		return err
 	}
+	h.noteStop()
+	tooLate := time.After(timeout)
 	if err := h.kill(number, false); err != nil {
-		return err
+		h.plugin.Logger.Warn("a task's stop signal could not be sent", "container", h.State.ContainerID, "error", err)
 	}
 	h.plugin.Reach(failpoint.StopSignalSent)
 	ctx := h.plugin.Client.Context()
@@ -36,7 +42,7 @@ func (h *Handle) Stop(timeout time.Duration, signal string) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(timeout):
+	case <-tooLate:
 	}
 	h.plugin.Logger.Info("task did not stop in time, killing it", "container", h.State.ContainerID, "timeout", timeout)
 	h.plugin.Notify(h.Config, nil, "The task did not end within %s of its stop signal, and is killed", timeout)
@@ -57,6 +63,7 @@ func (h *Handle) Signal(signal string) error {
 
 // Kill ends the task with SIGKILL and waits until it has ended.
 func (h *Handle) Kill() error {
+	h.noteStop()
 	if err := h.kill(unix.SIGKILL, true); err != nil {
 		return err
 	}
@@ -96,15 +103,18 @@ func parseSignal(s string) (syscall.Signal, error) {
 }
 
 // kill sends the container's first process a signal, or all of its processes. It is not an error if they have ended. Where
-// containerd is unavailable, or the shim dead, it sends the signal without them.
+// containerd hangs or is unavailable, the shim sends it, and where that hangs or is dead, it is sent from here. SIGKILL is sent
+// whatever the reason why the one before could not.
 func (h *Handle) kill(signal syscall.Signal, all bool) error {
 	err := h.killByContainerd(signal, all)
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	if client.IsUnavailable(err) || h.shimDied() {
+	open := h.plugin.Client.Context().Err() == nil
+	if open && (signal == unix.SIGKILL || client.IsUnavailable(err) || h.shimDied()) {
 		h.plugin.Logger.Warn("signalling a task without containerd", "container", h.State.ContainerID,
 			"signal", unix.SignalName(signal), "error", err)
+		h.noteFailure()
 		other := h.killWithoutContainerd(signal, all)
 		if other == nil {
 			return nil
@@ -116,7 +126,10 @@ func (h *Handle) kill(signal syscall.Signal, all bool) error {
 }
 
 func (h *Handle) killByContainerd(signal syscall.Signal, all bool) error {
-	ctx, cancel := h.plugin.Client.ShortCall()
+	if h.bypassed.Load() {
+		return context.DeadlineExceeded
+	}
+	ctx, cancel := context.WithTimeout(h.plugin.Client.Context(), hangTimeout)
 	defer cancel()
 	var opts []containerd.KillOpts
 	if all {
@@ -126,20 +139,47 @@ func (h *Handle) killByContainerd(signal syscall.Signal, all bool) error {
 	if err == nil {
 		err = task.Kill(ctx, signal, opts...)
 	}
-	return client.Cause(ctx, err)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err() // containerd may report its own end of the call, in text only.
+	}
+	return err
 }
 
-// killWithoutContainerd has the shim send the signal, or, where that is dead too, sends it itself.
+// killWithoutContainerd has the shim send the signal, or, where that does not, sends it itself.
 func (h *Handle) killWithoutContainerd(signal syscall.Signal, all bool) error {
-	ctx, cancel := context.WithTimeout(h.plugin.Client.Context(), shimTimeout)
-	defer cancel()
-	err := killAtShim(ctx, h.State.Shim, h.State.ContainerID, signal, all)
-	if err == nil || !h.shimDies(ctx) {
-		return err
+	if !h.bypassed.Load() {
+		ctx, cancel := context.WithTimeout(h.plugin.Client.Context(), hangTimeout)
+		defer cancel()
+		err := killAtShim(ctx, h.State.Shim, h.State.ContainerID, signal, all)
+		if err == nil || h.State.Init.IsZero() {
+			return err
+		}
+		h.plugin.Logger.Warn("signalling a task without its shim", "container", h.State.ContainerID,
+			"signal", unix.SignalName(signal), "error", err)
+	}
+	if h.bypassed.CompareAndSwap(false, true) {
+		h.plugin.Client.Go(h.endHungShim)
 	}
 	if all {
-		h.KillRest()
-		return nil
+		return h.killRest()
 	}
 	return h.State.Init.Signal(signal)
+}
+
+// endHungShim kills a shim that does not report the end of its process: containerd and AwaitExit then do as for one that died.
+func (h *Handle) endHungShim() {
+	ctx := h.plugin.Client.Context()
+	if h.State.Init.Wait(ctx) != nil {
+		return
+	}
+	select {
+	case <-h.ended:
+	case <-ctx.Done():
+	case <-time.After(h.plugin.KillWait / 2):
+		h.plugin.Logger.Warn("killing a shim that hangs: it does not report the end of its process", "container",
+			h.State.ContainerID, "shim_pid", h.State.ShimProcess.PID)
+		if err := h.State.ShimProcess.Signal(unix.SIGKILL); err != nil {
+			h.plugin.Logger.Error("a shim that hangs could not be killed", "container", h.State.ContainerID, "error", err)
+		}
+	}
 }

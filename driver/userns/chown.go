@@ -13,12 +13,12 @@ import (
 	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
-// HandOver gives what is in the task's own directories, local and secrets, to the container's IDs, a part of all: a file of
-// root's becomes its root's. What an earlier run of the task left there under other IDs follows. The alloc directory is left
-// as it is, since the group's other tasks use it too; Nomad lets everybody write there.
-func HandOver(cfg *drivers.TaskConfig, all, ids Range) error {
+// HandOver has handOver give what is in the task's own directories, local and secrets, to the container's IDs. What an earlier
+// run of the task left there under other IDs follows. The alloc directory is left as it is, since the group's other tasks use
+// it too; Nomad lets everybody write there.
+func HandOver(cfg *drivers.TaskConfig, handOver func(dir string) error) error {
 	for _, dir := range ownDirs(cfg) {
-		if err := handOver(dir, all, ids); err != nil {
+		if err := handOver(dir); err != nil {
 			return fmt.Errorf("give the task's directory %s to the IDs of its user namespace: %w", dir, err)
 		}
 	}
@@ -40,10 +40,11 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// handOver changes the owners of everything in dir. Names in it are the task's to choose, and an attacker would put
+// HandOverDir changes the owners of everything in dir to IDs of the range to, a part of all: a file of root's becomes the
+// container's root's. Names in it are the task's to choose, and an attacker would put
 // links there, to have the host's files given to him: links are changed themselves and never followed, a file with
 // further names is left alone, since one of them may lie elsewhere, and so is what is mounted there.
-func handOver(dir string, all, to Range) error {
+func HandOverDir(dir string, all, to Range) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err

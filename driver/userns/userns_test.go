@@ -182,7 +182,7 @@ func TestHandOver(t *testing.T) {
 	must.NoError(t, os.Symlink(outside, at("link")))
 	must.NoError(t, os.Link(at("twice"), at("d/again")))
 
-	must.NoError(t, handOver(dir, Range{100000, 3 * PerContainer}, Range{165536, PerContainer}))
+	must.NoError(t, HandOverDir(dir, Range{100000, 3 * PerContainer}, Range{165536, PerContainer}))
 	for name, want := range map[string][2]uint32{
 		".": {165536, 165536}, "root": {165536, 165536}, "d": {165536, 165536}, "d/e/app": {166536, 167536},
 		"earlier": {165543, 165544}, "nomads": {80123, 80123}, "link": {165536, 165536},

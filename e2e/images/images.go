@@ -28,11 +28,12 @@ type File struct {
 	// Path is where it lies in the image. Missing parent directories are made.
 	Path string
 	// Exactly one of these says what it is: the content itself, a file on this machine to copy, the target of a
-	// symbolic link, or a directory.
+	// symbolic link, a directory, or a FIFO.
 	Content string
 	From    string
 	Link    string
 	Dir     bool
+	FIFO    bool
 	// Mode defaults to 0644, to the mode of From where that is given, and to 0755 for a directory.
 	Mode int64
 	// Owner is the number of the user and of the group that it belongs to.
@@ -152,6 +153,9 @@ func writeEntry(w *tar.Writer, f File) error {
 	case f.Dir:
 		header.Typeflag, header.Name = tar.TypeDir, f.Path+"/"
 		setDefaultMode(header, 0o755)
+	case f.FIFO:
+		header.Typeflag = tar.TypeFifo
+		setDefaultMode(header, 0o644)
 	case f.Link != "":
 		header.Typeflag, header.Linkname = tar.TypeSymlink, f.Link
 		setDefaultMode(header, 0o777)

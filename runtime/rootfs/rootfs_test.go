@@ -265,3 +265,30 @@ func TestRefuseLinkedDirs(t *testing.T) {
 		must.ErrorContains(t, rootfs.RefuseLinkedDirs(dir), "/"+name+" of the image: it is a link")
 	}
 }
+
+func TestRefuseUserFiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		make func(file string) error
+		err  string
+	}{
+		"none":        {func(string) error { return nil }, ""},
+		"a file":      {func(file string) error { return os.WriteFile(file, nil, 0) }, ""},
+		"a directory": {func(file string) error { return os.Mkdir(file, 0) }, ""},
+		"a loop":      {func(file string) error { return os.Symlink("group", file) }, ""},
+		"a FIFO":      {func(file string) error { return unix.Mkfifo(file, 0o644) }, "/etc/group of the image: it is no file"},
+		"too much": {func(file string) error {
+			return errors.Join(os.WriteFile(file, nil, 0o644), os.Truncate(file, 65<<20))
+		}, "it has 65 MiB, more than 64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			must.NoError(t, os.Mkdir(filepath.Join(dir, "etc"), 0o755))
+			must.NoError(t, c.make(filepath.Join(dir, "etc/group")))
+			if err := rootfs.RefuseUserFiles(dir); c.err == "" {
+				must.NoError(t, err)
+			} else {
+				must.ErrorContains(t, err, c.err)
+			}
+		})
+	}
+}

@@ -30,3 +30,34 @@ func RefuseLinkedDirs(dir string) error {
 	}
 	return nil
 }
+
+// maxUserFileBytes is the size of the largest /etc/passwd and /etc/group that a start reads.
+const maxUserFileBytes = 64 << 20
+
+// RefuseUserFiles refuses the root file system at a path of the host's if its /etc/passwd or /etc/group is no file that can be
+// read in a moment. containerd and the OCI runtime look users up in them, and would wait for good for a writer of a FIFO. A
+// file that is missing, or cannot be found, is theirs to report.
+func RefuseUserFiles(dir string) error {
+	root, err := Open(dir, "/")
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, name := range []string{"/etc/passwd", "/etc/group"} {
+		handle, err := root.Handle(name)
+		if err != nil {
+			continue
+		}
+		info, err := handle.Stat()
+		handle.Close()
+		switch {
+		case err != nil:
+			return fmt.Errorf("check %s of the image: %w", name, err)
+		case !info.Mode().IsRegular() && !info.IsDir():
+			return fmt.Errorf("check %s of the image: it is no file (%s); make it one in the image", name, info.Mode())
+		case info.Size() > maxUserFileBytes:
+			return fmt.Errorf("check %s of the image: it has %d MiB, more than %d", name, info.Size()>>20, maxUserFileBytes>>20)
+		}
+	}
+	return nil
+}

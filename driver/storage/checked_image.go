@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,13 +14,15 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
-// WithoutLinkedDirs refuses a container whose image would have the OCI runtime make files on the host: see
-// rootfs.RefuseLinkedDirs. No hook could, since the runtime has made them by then.
-func (s *Storage) WithoutLinkedDirs(image string) containerd.NewContainerOpts {
+// WithCheckedImage refuses a container whose image would have the OCI runtime make files on the host, or the start wait for
+// good: see rootfs.RefuseLinkedDirs and RefuseUserFiles. No hook could, since it would come too late.
+func (s *Storage) WithCheckedImage(image string) containerd.NewContainerOpts {
 	return func(ctx context.Context, client *containerd.Client, c *containers.Container) error {
 		mounts, err := client.SnapshotService(c.Snapshotter).Mounts(ctx, c.SnapshotKey)
 		if err == nil {
-			err = s.lookInto(readOnlyMounts(mounts), rootfs.RefuseLinkedDirs)
+			err = s.lookInto(readOnlyMounts(mounts), func(root string) error {
+				return errors.Join(rootfs.RefuseLinkedDirs(root), rootfs.RefuseUserFiles(root))
+			})
 		}
 		if err != nil {
 			return fmt.Errorf("look into image %q: %w", image, err)
