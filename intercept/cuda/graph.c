@@ -1,7 +1,7 @@
 /*
  * Graphs that allocate. When a graph is launched, the driver takes memory from a pool of the device that all graphs
- * share, and keeps it until that is trimmed: see memory/pools.h. A launch takes at most the sum of the graph's
- * allocations, which is recorded when the graph is instantiated.
+ * share, and keeps it until that is trimmed: see memory/pools.h. What a launch needs at most is read from the graph when
+ * it is instantiated.
  *
  * Source: "Graph Memory Nodes" in the CUDA C++ Programming Guide.
  */
@@ -17,102 +17,247 @@
 
 #define DEPTH_MAX 16
 
-struct sizes {
-    uint64_t bytes[DEVICES_MAX];
+/* An instance: what its launches need. */
+struct instance {
+    uint64_t devices; /* a bit for each that `needs` has something of */
+    struct graph_need needs[DEVICES_MAX];
 };
 
-static bool add_graph(CUgraph graph, struct sizes *sizes, int depth);
+/* --- reading a graph ---------------------------------------------------------------------------------------------- */
 
-static bool add_node(CUgraphNode node, struct sizes *sizes, int depth) {
-    CUgraphNodeType type;
+/* Of a graph whose nodes have one order, memory that it has freed serves the next allocation. Of others, all allocations
+ * count together. */
+enum what { ALLOCATIONS = 1, FREES = 2, IN_ORDER = ALLOCATIONS | FREES };
+
+struct reading {
+    struct instance *instance;
+    struct table
+        allocated; /* what is allocated so far and not freed, by address; `with`: pages, `references`: device */
+};
+
+static bool read_graph(struct reading *reading, CUgraph graph, enum what what, int depth);
+
+static bool read_allocation(struct reading *reading, CUgraphNode node) {
     CUDA_MEM_ALLOC_NODE_PARAMS allocation;
-    CUgraph child;
-    if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS)
-        return true;
-    if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS)
-        return add_graph(child, sizes, depth + 1);
-    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || REAL(cuGraphMemAllocNodeGetParams)(node, &allocation) != CUDA_SUCCESS ||
-        allocation.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return true;
+    if (REAL(cuGraphMemAllocNodeGetParams)(node, &allocation) != CUDA_SUCCESS)
+        return false;
     int device = allocation.poolProps.location.id;
+    if (allocation.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return true;
     if (device < 0 || device >= DEVICES_MAX)
         return false;
-    sizes->bytes[device] += (allocation.bytesize + POOLS_GROWTH_BYTES - 1) / POOLS_GROWTH_BYTES * POOLS_GROWTH_BYTES;
+    struct graph_need *need = &reading->instance->needs[device];
+    uint64_t pages = pages_of(allocation.bytesize);
+    reading->instance->devices |= UINT64_C(1) << device;
+    need->left += pages;
+    need->most = need->most > need->left ? need->most : need->left;
+    return table_put(&reading->allocated,
+                     (struct entry){.key = allocation.dptr, .with = pages, .references = (uint32_t)device}) != NULL;
+}
+
+/* It may free memory of another graph. */
+static bool read_free(struct reading *reading, CUgraphNode node) {
+    CUdeviceptr address;
+    if (REAL(cuGraphMemFreeNodeGetParams)(node, &address) != CUDA_SUCCESS)
+        return false;
+    struct entry *freed = table_find(&reading->allocated, address);
+    if (freed == NULL)
+        return true;
+    reading->instance->needs[freed->references].left -= freed->with;
+    table_remove(&reading->allocated, freed);
     return true;
 }
 
-/* Adds the allocations of a graph. False if they cannot all be read. */
-static bool add_graph(CUgraph graph, struct sizes *sizes, int depth) {
+static bool read_node(struct reading *reading, CUgraphNode node, enum what what, int depth) {
+    CUgraphNodeType type;
+    CUgraph child;
+    if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS)
+        return false;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH)
+        return REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS &&
+               read_graph(reading, child, what, depth + 1);
+    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && what & ALLOCATIONS)
+        return read_allocation(reading, node);
+    return type == CU_GRAPH_NODE_TYPE_MEM_FREE && what & FREES ? read_free(reading, node) : true;
+}
+
+static bool read_nodes(struct reading *reading, const CUgraphNode *nodes, size_t count, enum what what, int depth) {
+    bool read = true;
+    for (size_t i = 0; i < count && read; i++)
+        read = read_node(reading, nodes[i], what, depth);
+    return read;
+}
+
+/* Puts the nodes that the edges lead to one after the other into `ordered`. False if they do not lead to all. */
+static bool follow(const CUgraphNode *nodes, size_t count, const CUgraphNode *edges, CUgraphNode *ordered) {
+    const CUgraphNode *from = edges, *to = edges + count - 1;
+    uintptr_t at = (uintptr_t)nodes[count - 1]; /* of the first node, which no edge leads to, all others cancel out */
+    struct table next = {0};
+    bool all = true;
+    for (size_t i = 0; i < count - 1 && all; i++) {
+        at ^= (uintptr_t)nodes[i] ^ (uintptr_t)to[i];
+        all = table_find(&next, (uintptr_t)from[i]) == NULL &&
+              table_put(&next, (struct entry){.key = (uintptr_t)from[i], .with = (uintptr_t)to[i]}) != NULL;
+    }
+    for (size_t i = 0; i < count && all; i++) {
+        const struct entry *edge = table_find(&next, at);
+        ordered[i] = (CUgraphNode)at; /* NOLINT(performance-no-int-to-ptr) */
+        all = edge != NULL || i == count - 1;
+        at = edge != NULL ? edge->with : 0;
+    }
+    mapped_free(next.entries, next.capacity * sizeof *next.entries);
+    return all;
+}
+
+/* Puts nodes in order, of which each comes after one other. False if they have another order, or none. */
+static bool put_in_order(CUgraph graph, CUgraphNode *nodes, size_t count) {
+    size_t edges = 0, room = 3 * count * sizeof(CUgraphNode);
+    if (count < 2 || REAL(cuGraphGetEdges)(graph, NULL, NULL, &edges) != CUDA_SUCCESS || edges != count - 1)
+        return count < 2;
+    CUgraphNode *lists = mapped_new(room), *ordered = lists + 2 * edges;
+    if (lists == NULL)
+        return false;
+    bool done = REAL(cuGraphGetEdges)(graph, lists, lists + edges, &edges) == CUDA_SUCCESS && edges == count - 1 &&
+                follow(nodes, count, lists, ordered);
+    if (done)
+        memcpy(nodes, ordered, count * sizeof *nodes);
+    mapped_free(lists, room);
+    return done;
+}
+
+/* False if it cannot all be read. */
+static bool read_graph(struct reading *reading, CUgraph graph, enum what what, int depth) {
     size_t count = 0;
-    if (depth > DEPTH_MAX)
+    if (depth > DEPTH_MAX || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS)
         return false;
-    if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
-        return true;
     size_t room = count * sizeof(CUgraphNode);
-    CUgraphNode *nodes = mapped_new(room);
+    CUgraphNode *nodes = count != 0 ? mapped_new(room) : NULL;
     if (nodes == NULL)
-        return false;
-    bool added = true;
-    if (REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS)
-        for (size_t i = 0; i < count && added; i++)
-            added = add_node(nodes[i], sizes, depth);
+        return count == 0;
+    bool read = REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS;
+    if (read && what == IN_ORDER && !put_in_order(graph, nodes, count))
+        read = read_nodes(reading, nodes, count, ALLOCATIONS, depth) && read_nodes(reading, nodes, count, FREES, depth);
+    else if (read)
+        read = read_nodes(reading, nodes, count, what, depth);
     mapped_free(nodes, room);
-    return added;
+    return read;
+}
+
+/* --- records of instances ----------------------------------------------------------------------------------------- */
+
+/*
+ * KIND_GRAPH_EXEC has, by the handle, the address of what an instance needs as `with`, which also identifies it: the
+ * driver may reuse the handle before the record is removed. An instance has a reference while it lives, and one for each
+ * call that uses it. cuGraphExecDestroy marks it, and the last call that uses it has the driver destroy it: so a handle
+ * names the same instance until its launch has returned, and no lock is held meanwhile.
+ */
+#define ENDING (UINT64_C(1) << 63) /* in an instance's `with`: it is marked */
+
+static struct instance *instance_of(uint64_t with) {
+    return (struct instance *)(uintptr_t)(with & ~ENDING); /* NOLINT(performance-no-int-to-ptr) */
+}
+
+static void free_instance(struct instance *instance) {
+    mapped_free(instance, sizeof *instance);
+}
+
+/* The driver returned this handle for another instance: the former one has ended. One that is marked is freed by the call
+ * that destroys it, one that is in use by a call is not. */
+static void remove_former(struct process *process, CUgraphExec exec) {
+    struct entry former;
+    if (objects_remove(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &former) && former.references == 1 &&
+        (former.with & ENDING) == 0)
+        free_instance(instance_of(former.with));
+}
+
+/* Records an instance, even if it allocates nothing, so that all are known. False if its graph cannot be read. */
+static bool record(struct process *process, CUgraphExec exec, CUgraph graph) {
+    struct reading reading = {.instance = mapped_new(sizeof *reading.instance)};
+    struct entry entry = {.key = (uintptr_t)exec, .with = (uintptr_t)reading.instance, .references = 1};
+    bool done = reading.instance != NULL && read_graph(&reading, graph, IN_ORDER, 0) &&
+                objects_put(process, KIND_GRAPH_EXEC, entry);
+    mapped_free(reading.allocated.entries, reading.allocated.capacity * sizeof *reading.allocated.entries);
+    if (!done)
+        free_instance(reading.instance);
+    return done;
+}
+
+/* Adds a reference. CUDA_ERROR_INVALID_VALUE if the instance is destroyed already. `instance` is NULL if it is not known. */
+static CUresult refer_to_known(struct process *process, CUgraphExec exec, struct instance **instance) {
+    struct entry entry = {0};
+    lock_take(&process->graphs.lock);
+    bool known = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &entry);
+    bool ending = known && (entry.with & ENDING) != 0;
+    if (known && !ending)
+        objects_refer(process, KIND_GRAPH_EXEC, (uintptr_t)exec, 1, &entry);
+    lock_give(&process->graphs.lock);
+    *instance = instance_of(entry.with);
+    return ending ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 /*
- * An instance is identified by a number, since the driver may reuse its handle before the record of the former instance
- * is removed. The number leads to an entry with a bit for each device, and to one entry for each device with the bytes.
+ * The same. A handle without a record may be that of an instance which another thread is making at this moment, or makes
+ * before the driver gets the handle. So if `instance` is NULL, nothing is instantiated until stop_referring.
  */
-#define ALL_DEVICES (-1)
-
-static uint64_t key_of(uint64_t number, int device) {
-    return objects_key(number, (uint64_t)(device + 1));
+static CUresult refer_to(struct process *process, CUgraphExec exec, struct instance **instance) {
+    CUresult result = refer_to_known(process, exec, instance);
+    if (result != CUDA_SUCCESS || *instance != NULL)
+        return result;
+    gate_close(&process->graphs.instantiating);
+    result = refer_to_known(process, exec, instance);
+    if (result != CUDA_SUCCESS || *instance != NULL)
+        gate_open(&process->graphs.instantiating);
+    return result;
 }
 
-static void remove_sizes(struct process *process, uint64_t number) {
-    struct entry devices, of_device;
-    if (number == 0 || !objects_remove(process, KIND_GRAPH_EXEC, key_of(number, ALL_DEVICES), &devices))
-        return;
-    for (int device = 0; device < DEVICES_MAX; device++)
-        if (devices.with >> device & 1)
-            objects_remove(process, KIND_GRAPH_EXEC, key_of(number, device), &of_device);
+/* Marks an instance, or removes the mark. False if it is not so any more. */
+static bool mark(struct process *process, CUgraphExec exec, struct instance *instance, bool ending) {
+    uint64_t plain = (uintptr_t)instance, marked = plain | ENDING;
+    struct entry entry;
+    lock_take(&process->graphs.lock);
+    bool same = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &entry) &&
+                entry.with == (ending ? plain : marked) &&
+                objects_replace(process, KIND_GRAPH_EXEC, &entry, entry.charge, ending ? marked : plain);
+    lock_give(&process->graphs.lock);
+    return same;
 }
 
-static void remove_record(struct process *process, CUgraphExec exec) {
-    struct entry instance;
-    if (objects_remove(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance))
-        remove_sizes(process, instance.with);
-}
-
-/* Records an instance, even if it allocates nothing, so that all instances are known. False if there is no memory for
- * that. */
-static bool record(struct process *process, CUgraphExec exec, const struct sizes *sizes) {
-    static _Atomic uint64_t last_number;
-    uint64_t devices = 0, number = 1 + atomic_fetch_add(&last_number, 1);
-    for (int device = 0; device < DEVICES_MAX; device++) {
-        struct entry size = {.key = key_of(number, device), .with = sizes->bytes[device]};
-        if (size.with != 0 && !objects_put(process, KIND_GRAPH_EXEC, size))
-            return false;
-        devices |= (uint64_t)(size.with != 0) << device;
+/* The driver may reuse the handle at once: then another thread has replaced the record. */
+static CUresult destroy(struct process *process, CUgraphExec exec, struct instance *instance) {
+    CUresult result = REAL(cuGraphExecDestroy)(exec);
+    if (result != CUDA_SUCCESS) {
+        mark(process, exec, instance, false);
+        return result;
     }
-    struct entry all = {.key = key_of(number, ALL_DEVICES), .with = devices};
-    struct entry instance = {.key = (uintptr_t)exec, .with = number, .references = 1};
-    return (devices == 0 || objects_put(process, KIND_GRAPH_EXEC, all)) &&
-           objects_put(process, KIND_GRAPH_EXEC, instance);
+    objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, (uintptr_t)instance | ENDING);
+    free_instance(instance);
+    return result;
+}
+
+/* Returns the driver's result if it destroys the instance. */
+static CUresult stop_referring(struct process *process, CUgraphExec exec, struct instance *instance) {
+    struct entry entry = {0};
+    if (instance == NULL) {
+        gate_open(&process->graphs.instantiating);
+        return CUDA_SUCCESS;
+    }
+    lock_take(&process->graphs.lock);
+    objects_refer(process, KIND_GRAPH_EXEC, (uintptr_t)exec, -1, &entry);
+    lock_give(&process->graphs.lock);
+    bool last = entry.references == 1 && entry.with == ((uintptr_t)instance | ENDING);
+    return last ? destroy(process, exec, instance) : CUDA_SUCCESS;
 }
 
 /* --- launching ---------------------------------------------------------------------------------------------------- */
 
 struct launching {
     struct process *process;
+    struct instance *instance;
+    bool runs; /* not only uploads */
     struct pool *pools[DEVICES_MAX];
-    struct charge growth[DEVICES_MAX];
-    uint64_t number; /* of the instance */
-    bool takes;      /* any memory */
 };
 
-static CUresult take_for(struct launching *launching, CUdevice device, uint64_t bytes) {
+static CUresult take_for(struct launching *launching, CUdevice device) {
     int gpu;
     CUresult result = gpus_find_claimed(launching->process, device, &gpu);
     if (result != CUDA_SUCCESS)
@@ -120,160 +265,82 @@ static CUresult take_for(struct launching *launching, CUdevice device, uint64_t 
     struct pool *pool = pools_graphs(launching->process, device, gpu);
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = pools_graphs_before(launching->process, pool, bytes, &launching->growth[device]);
-    if (result != CUDA_SUCCESS)
-        return result;
-    launching->pools[device] = pool;
-    launching->takes = true;
-    return CUDA_SUCCESS;
+    result = pools_graphs_before(launching->process, pool, &launching->instance->needs[device], launching->runs);
+    if (result == CUDA_SUCCESS)
+        launching->pools[device] = pool;
+    return result;
 }
 
-static CUresult before(struct launching *launching, const struct sizes *sizes) {
+static void after(struct launching *launching, bool launched) {
+    for (uint64_t left = launching->instance->devices; left != 0; left &= left - 1) {
+        int device = __builtin_ctzll(left);
+        if (launching->pools[device] != NULL)
+            pools_graphs_after(launching->process, launching->pools[device], &launching->instance->needs[device],
+                               launched);
+    }
+}
+
+static CUresult before(struct launching *launching) {
     CUresult result = CUDA_SUCCESS;
-    for (int device = 0; device < DEVICES_MAX && result == CUDA_SUCCESS; device++)
-        if (sizes->bytes[device] != 0)
-            result = take_for(launching, device, sizes->bytes[device]);
-    for (int device = 0; device < DEVICES_MAX && result != CUDA_SUCCESS; device++)
-        if (launching->pools[device] != NULL)
-            charge_give(launching->process, &launching->growth[device]);
+    for (uint64_t left = launching->instance->devices; left != 0 && result == CUDA_SUCCESS; left &= left - 1)
+        result = take_for(launching, __builtin_ctzll(left));
+    if (result != CUDA_SUCCESS)
+        after(launching, false);
     return result;
 }
 
-static CUresult after(struct launching *launching, CUresult result) {
-    for (int device = 0; device < DEVICES_MAX; device++)
-        if (launching->pools[device] != NULL)
-            pools_graphs_after(launching->process, launching->pools[device], &launching->growth[device]);
-    return result;
-}
-
-/* What each device may have to take when an instance is launched. */
-static void find_sizes(struct process *process, uint64_t number, struct sizes *sizes) {
-    struct entry devices, entry;
-    if (number == 0 || !objects_find(process, KIND_GRAPH_EXEC, key_of(number, ALL_DEVICES), &devices))
-        return;
-    for (int device = 0; device < DEVICES_MAX; device++)
-        if (devices.with >> device & 1 && objects_find(process, KIND_GRAPH_EXEC, key_of(number, device), &entry))
-            sizes->bytes[device] = entry.with;
-}
-
-/*
- * An instance has a reference while it lives, and one for each call that uses it. cuGraphExecDestroy marks it, and the last
- * call that uses it has the driver destroy it: so a handle names the same instance until its launch has returned, and no
- * lock is held meanwhile.
- */
-#define ENDING (UINT64_C(1) << 63) /* in an instance's `with`: it is marked */
-
-/* Adds a reference. CUDA_ERROR_INVALID_VALUE if the instance is destroyed already. `number` is 0 if it is not known. */
-static CUresult refer_to_known(struct process *process, CUgraphExec exec, uint64_t *number) {
-    struct entry instance = {0};
-    lock_take(&process->graphs.lock);
-    bool known = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance);
-    bool ending = known && (instance.with & ENDING) != 0;
-    if (known && !ending)
-        objects_refer(process, KIND_GRAPH_EXEC, (uintptr_t)exec, 1, &instance);
-    lock_give(&process->graphs.lock);
-    *number = instance.with;
-    return ending ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-/*
- * The same. A handle without a record may be that of an instance which another thread is making at this moment, or makes
- * before the driver gets the handle. So if `number` is 0, nothing is instantiated until stop_referring.
- */
-static CUresult refer_to(struct process *process, CUgraphExec exec, uint64_t *number) {
-    CUresult result = refer_to_known(process, exec, number);
-    if (result != CUDA_SUCCESS || *number != 0)
-        return result;
-    gate_close(&process->graphs.instantiations);
-    result = refer_to_known(process, exec, number);
-    if (result != CUDA_SUCCESS || *number != 0)
-        gate_open(&process->graphs.instantiations);
-    return result;
-}
-
-/* Replaces an instance's `with`. False if it is not this any more. */
-static bool change(struct process *process, CUgraphExec exec, uint64_t from, uint64_t to) {
-    struct entry instance;
-    lock_take(&process->graphs.lock);
-    bool same = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) && instance.with == from &&
-                objects_replace(process, KIND_GRAPH_EXEC, &instance, instance.charge, to);
-    lock_give(&process->graphs.lock);
-    return same;
-}
-
-/* The driver may reuse the handle at once: then another thread has replaced the record. */
-static CUresult destroy(struct process *process, CUgraphExec exec, uint64_t number) {
-    CUresult result = REAL(cuGraphExecDestroy)(exec);
-    if (result != CUDA_SUCCESS) {
-        change(process, exec, number | ENDING, number);
-        return result;
-    }
-    objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, number | ENDING);
-    remove_sizes(process, number);
-    return result;
-}
-
-/* Returns the driver's result if it destroys the instance. */
-static CUresult stop_referring(struct process *process, CUgraphExec exec, uint64_t number) {
-    struct entry instance = {0};
-    if (number == 0) {
-        gate_open(&process->graphs.instantiations);
-        return CUDA_SUCCESS;
-    }
-    lock_take(&process->graphs.lock);
-    objects_refer(process, KIND_GRAPH_EXEC, (uintptr_t)exec, -1, &instance);
-    lock_give(&process->graphs.lock);
-    bool last = instance.references == 1 && instance.with == (number | ENDING);
-    return last ? destroy(process, exec, number) : CUDA_SUCCESS;
+static bool takes_memory(const struct launching *launching) {
+    return launching->instance != NULL && launching->instance->devices != 0;
 }
 
 static CUresult launch_begins(struct launching *launching, CUgraphExec exec, CUstream stream) {
-    struct sizes sizes = {0};
     WORK_IN_STREAM(stream);
-    CUresult result = refer_to(launching->process, exec, &launching->number);
-    if (result != CUDA_SUCCESS)
+    CUresult result = refer_to(launching->process, exec, &launching->instance);
+    if (result != CUDA_SUCCESS || !takes_memory(launching))
         return result;
-    find_sizes(launching->process, launching->number, &sizes);
-    result = before(launching, &sizes);
+    result = before(launching);
     if (result != CUDA_SUCCESS)
-        stop_referring(launching->process, exec, launching->number);
+        stop_referring(launching->process, exec, launching->instance);
     return result;
 }
 
 /* Launches or uploads an instance by `real`; `named` is the stream, also if that is the calling thread's. Of an instance
  * that is known, no lock and no gate is held meanwhile: the launch may wait for earlier work, with functions of the
  * program in it. */
-static CUresult launch(cuGraphLaunch_function real, CUgraphExec exec, CUstream stream, CUstream named) {
-    struct launching launching = {.process = process_if_open()};
+static CUresult launch(cuGraphLaunch_function real, bool runs, CUgraphExec exec, CUstream stream, CUstream named) {
+    struct launching launching = {.process = process_if_open(), .runs = runs};
     if (launching.process == NULL)
         return real(exec, stream);
     CUresult result = launch_begins(&launching, exec, named);
     if (result != CUDA_SUCCESS)
         return result;
-    result = after(&launching, real(exec, stream));
-    if (result == CUDA_SUCCESS && launching.takes) /* it frees its memory when the stream reaches it */
-        streams_freed_in(launching.process, streams_context(named), named);
-    stop_referring(launching.process, exec, launching.number);
+    result = real(exec, stream);
+    if (takes_memory(&launching)) {
+        after(&launching, runs && result == CUDA_SUCCESS);
+        if (result == CUDA_SUCCESS) /* it frees its memory when the stream reaches it */
+            streams_freed_in(launching.process, streams_context(named), named);
+    }
+    stop_referring(launching.process, exec, launching.instance);
     return result;
 }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     GOVERNED_LAUNCH(stream);
-    return launch(REAL(cuGraphLaunch), exec, stream, stream);
+    return launch(REAL(cuGraphLaunch), true, exec, stream, stream);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
     CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
     GOVERNED_LAUNCH(named);
-    return launch(REAL(cuGraphLaunch_ptsz), exec, stream, named);
+    return launch(REAL(cuGraphLaunch_ptsz), true, exec, stream, named);
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    return launch(REAL(cuGraphUpload), exec, stream, stream);
+    return launch(REAL(cuGraphUpload), false, exec, stream, stream);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    return launch(REAL(cuGraphUpload_ptsz), exec, stream, stream != NULL ? stream : CU_STREAM_PER_THREAD);
+    return launch(REAL(cuGraphUpload_ptsz), false, exec, stream, stream != NULL ? stream : CU_STREAM_PER_THREAD);
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
@@ -284,15 +351,15 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
 
 /* --- instantiating ------------------------------------------------------------------------------------------------ */
 
+/* A graph is read after the driver has instantiated it: then it has all of the nodes that the instance has, as none of
+ * those that allocate or free can be removed. No graph is destroyed meanwhile, whose handle another one could get. */
 static CUresult instantiated(struct process *process, CUresult result, CUgraphExec *exec, CUgraph graph) {
-    struct sizes sizes = {0};
     if (result != CUDA_SUCCESS)
         return result;
-    remove_record(process, *exec);
-    if (add_graph(graph, &sizes, 0) && record(process, *exec, &sizes))
+    remove_former(process, *exec);
+    if (record(process, *exec, graph))
         return CUDA_SUCCESS;
     REAL(cuGraphExecDestroy)(*exec); /* its launches could not be charged */
-    remove_record(process, *exec);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -301,9 +368,9 @@ static CUresult instantiated(struct process *process, CUresult result, CUgraphEx
         struct process *process = process_if_open();                                                                   \
         if (process == NULL)                                                                                           \
             return call;                                                                                               \
-        gate_enter(&process->graphs.instantiations);                                                                   \
+        gate_close(&process->graphs.instantiating);                                                                    \
         CUresult result = instantiated(process, call, exec, graph);                                                    \
-        gate_leave(&process->graphs.instantiations);                                                                   \
+        gate_open(&process->graphs.instantiating);                                                                     \
         return result;                                                                                                 \
     } while (0)
 
@@ -319,45 +386,65 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
     INSTANTIATE(exec, graph, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
 }
 
-/* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD: uploads the graph at once, which takes the memory of a launch. */
+/* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD: uploads the graph at once, which takes the memory of a launch. That is done by a
+ * call of its own, when it is known how much. */
 #define UPLOAD 2u
 
 static CUresult instantiate_with(cuGraphInstantiateWithParams_function real, CUgraphExec *exec, CUgraph graph,
                                  CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    struct launching launching = {.process = process_if_open()};
-    if (launching.process == NULL || parameters == NULL || !(*(const cuuint64_t *)parameters & UPLOAD))
-        INSTANTIATE(exec, graph, real(exec, graph, parameters));
-    struct sizes sizes = {0};
-    WORK_IN_CONTEXT;
-    gate_enter(&launching.process->graphs.instantiations);
-    CUresult result = add_graph(graph, &sizes, 0) ? before(&launching, &sizes) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS)
-        result = instantiated(launching.process, after(&launching, real(exec, graph, parameters)), exec, graph);
-    gate_leave(&launching.process->graphs.instantiations);
+    INSTANTIATE(exec, graph, real(exec, graph, parameters));
+}
+
+static CUresult instantiate_and_upload(cuGraphInstantiateWithParams_function real, cuGraphUpload_function upload,
+                                       CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    if (process_if_open() == NULL || parameters == NULL)
+        return real(exec, graph, parameters);
+    CUDA_GRAPH_INSTANTIATE_PARAMS without = *parameters;
+    without.flags &= ~(cuuint64_t)UPLOAD;
+    CUresult result = instantiate_with(real, exec, graph, &without);
+    parameters->hErrNode_out = without.hErrNode_out;
+    parameters->result_out = without.result_out;
+    if (result != CUDA_SUCCESS || !(parameters->flags & UPLOAD))
+        return result;
+    result = upload(*exec, parameters->hUploadStream);
+    if (result != CUDA_SUCCESS) {
+        parameters->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+        cuGraphExecDestroy(*exec);
+    }
     return result;
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    return instantiate_with(REAL(cuGraphInstantiateWithParams), exec, graph, parameters);
+    return instantiate_and_upload(REAL(cuGraphInstantiateWithParams), cuGraphUpload, exec, graph, parameters);
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    return instantiate_with(REAL(cuGraphInstantiateWithParams_ptsz), exec, graph, parameters);
+    return instantiate_and_upload(REAL(cuGraphInstantiateWithParams_ptsz), cuGraphUpload_ptsz, exec, graph, parameters);
+}
+
+CUresult cuGraphDestroy(CUgraph graph) {
+    struct process *process = process_if_open();
+    if (process == NULL)
+        return REAL(cuGraphDestroy)(graph);
+    gate_enter(&process->graphs.instantiating);
+    CUresult result = REAL(cuGraphDestroy)(graph);
+    gate_leave(&process->graphs.instantiating);
+    return result;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     struct process *process = process_if_open();
-    uint64_t number = 0;
+    struct instance *instance = NULL;
     if (process == NULL)
         return REAL(cuGraphExecDestroy)(exec);
-    CUresult result = refer_to(process, exec, &number);
+    CUresult result = refer_to(process, exec, &instance);
     if (result != CUDA_SUCCESS)
         return result;
-    if (number == 0)
+    if (instance == NULL)
         result = REAL(cuGraphExecDestroy)(exec);
-    else if (!change(process, exec, number, number | ENDING)) /* another thread was faster */
+    else if (!mark(process, exec, instance, true)) /* another thread was faster */
         result = CUDA_ERROR_INVALID_VALUE;
-    CUresult destroyed = stop_referring(process, exec, number);
+    CUresult destroyed = stop_referring(process, exec, instance);
     return result != CUDA_SUCCESS ? result : destroyed;
 }

@@ -323,7 +323,8 @@ static bool blank(char *text, size_t length) {
     const char *end = text + length;
     bool plain = true;
     for (char *at = text; at < end;) {
-        const char *after = *at == '"' ? string_end(at, end) : comment_end(at, end), *directive = directive_end(at, end);
+        const char *after = *at == '"' ? string_end(at, end) : comment_end(at, end),
+                   *directive = directive_end(at, end);
         if (directive != NULL)
             plain = is_marker(at, after = directive) && plain;
         size_t blanks = after != NULL ? (size_t)(after - at) : 0;
@@ -347,7 +348,8 @@ struct image_size image_ptx_size(const char *text, size_t length) {
         add_to(&size.data, BLOCK_BYTES);
     mapped_free(copy, room);
     if (size.malformed)
-        explain(CAUSE_PTX, "cannot load PTX: it declares a variable whose size cannot be read, and which would not count "
-                           "toward the limit; write sizes as numbers");
+        explain(CAUSE_PTX,
+                "cannot load PTX: it declares a variable whose size cannot be read, and which would not count "
+                "toward the limit; write sizes as numbers");
     return size;
 }

@@ -108,9 +108,9 @@ struct pools {
     _Atomic(struct pool *) first; /* the list of all pools; never shortened */
 };
 
-/* In the gate are calls that make instances of graphs; see cuda/graph.c. */
+/* The gate is closed while an instance of a graph is made: no graph ends meanwhile; see cuda/graph.c. */
 struct graphs {
-    struct gate instantiations;
+    struct gate instantiating;
     struct lock lock; /* the references of instances */
 };
 

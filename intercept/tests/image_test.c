@@ -438,10 +438,10 @@ static void test_ptx_numbers(void) {
 
 /* Compilers write no other expressions. */
 static void test_ptx_expressions(void) {
-    static const char *const expressions[] = {"2+3*4",   "(4)",          "1 << 4", "-3 + 10", "~0 & 12", "1 ? 5 : 9",
-                                              "018",     "(.u64) 4 * 2", "size",   "1.5",     "0x",      "0xfg",
-                                              "0b2",     "0b",           "10u",    "10UU",    "0xU",     "12a",
-                                              "0x1.8p3", "0x11111111111111111"};
+    static const char *const expressions[] = {"2+3*4",     "(4)",  "1 << 4",       "-3 + 10", "~0 & 12",
+                                              "1 ? 5 : 9", "018",  "(.u64) 4 * 2", "size",    "1.5",
+                                              "0x",        "0xfg", "0b2",          "0b",      "10u",
+                                              "10UU",      "0xU",  "12a",          "0x1.8p3", "0x11111111111111111"};
     for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++) {
         char ptx[128];
         snprintf(ptx, sizeof ptx, ".global .b8 a[%s];", expressions[i]);

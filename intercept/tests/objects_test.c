@@ -1,6 +1,7 @@
 #include "objects_test.h"
 
 #include "../context/libraries.h"
+#include "../context/lifecycle.h"
 #include "../context/variables.h"
 #include "../driver/cuda_real.h"
 #include "../memory/objects.h"
@@ -273,4 +274,29 @@ void test_destroyed_pools_are_not_found(void) {
     pools_destroyed(process, pool, CUDA_SUCCESS);
     CHECK(pools_find(process, handle) == NULL && pools_find(process, NULL) == NULL, "it is gone");
     CHECK(pools_memory(process, handle, 0, 0) != graphs && pools_find(process, handle) != NULL, "the handle again");
+}
+
+/* The driver makes and ends contexts under a handle that stood for another context a moment before. */
+void test_aliases_are_not_contexts(void) {
+    CUcontext first, reused = (CUcontext)(uintptr_t)alike[0]; /* NOLINT(performance-no-int-to-ptr) */
+    struct process *process = with_context(&first);
+    struct context_grant grant;
+    struct context_end end;
+    struct place place, known;
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && contexts_find(process, first, &place), "in the first");
+    contexts_alias(process, reused, first);
+    CHECK(contexts_find(process, reused, &known) && known.context == place.context, "an alias");
+    context_ending(process, reused, &end);
+    context_ended(&end, ENDED_CONTEXT);
+    CHECK(used_mib() == 50, "one of its handle has ended: %llu MiB", (unsigned long long)used_mib());
+    contexts_alias(process, reused, first);
+    CHECK(context_grant(&grant, 0) == CUDA_SUCCESS && context_created(&grant, CUDA_SUCCESS, reused) == CUDA_SUCCESS,
+          "one of its handle is made");
+    CHECK(used_mib() == 50 + context_bytes / MIB, "made: %llu MiB", (unsigned long long)used_mib());
+    CHECK(contexts_find(process, reused, &known) && known.context == grant.place.context, "it is its own");
+    context_ending(process, reused, &end);
+    context_ended(&end, ENDED_CONTEXT);
+    CHECK(used_mib() == 50 && !contexts_find(process, reused, &known), "ended: %llu MiB",
+          (unsigned long long)used_mib());
 }

@@ -12,5 +12,6 @@ void test_opened_during_a_close(void);
 void test_objects_that_outlive_their_context(void);
 void test_replacing_what_has_changed(void);
 void test_destroyed_pools_are_not_found(void);
+void test_aliases_are_not_contexts(void);
 
 #endif
