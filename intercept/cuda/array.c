@@ -80,8 +80,11 @@ static CUresult after(const struct work *work, struct charge charge, enum kind k
         CUresult result = before(&work, &charge, wanted, levels);                                                      \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
+        gate_enter(&work.process->making);                                                                             \
         result = call;                                                                                                 \
-        return after(&work, charge, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);                 \
+        result = after(&work, charge, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);               \
+        gate_leave(&work.process->making);                                                                             \
+        return result;                                                                                                 \
     } while (0)
 
 /* The driver answers to invalid arguments. */
@@ -105,7 +108,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     CREATE(KIND_MIPMAP, array, wanted, levels, REAL(cuMipmappedArrayCreate)(array, wanted, levels));
 }
 
-/* Destroys an array by `call`. Its entry is removed first, since the driver may reuse the handle at once. */
+/* Destroys an array by `call`. Its entry is removed first, since the driver may reuse the handle at once. A handle without
+ * an entry may be that of an array which another thread is making at this moment: then it is recorded first. */
 #define DESTROY(kind, handle, call)                                                                                    \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
@@ -115,6 +119,10 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
             physical_unbind_all(process, KIND_ARRAY_MAPPING, handle, &releases);                                       \
         bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                  \
         bool borrowed = !ours && borrowed_freeing(process, handle, &entry);                                            \
+        bool waits = process != NULL && !ours && !borrowed;                                                            \
+        if (waits)                                                                                                     \
+            gate_close(&process->making);                                                                              \
+        ours = ours || (waits && objects_remove(process, kind, handle, &entry));                                       \
         CUresult result = call;                                                                                        \
         if (borrowed)                                                                                                  \
             borrowed_freed(process, &entry, result);                                                                   \
@@ -123,6 +131,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
         else if (ours)                                                                                                 \
             charge_end(process, &entry.charge);                                                                        \
         physical_released(process, &releases, result);                                                                 \
+        if (waits)                                                                                                     \
+            gate_open(&process->making);                                                                               \
         return result;                                                                                                 \
     } while (0)
 

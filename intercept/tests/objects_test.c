@@ -222,6 +222,40 @@ void test_opened_during_a_close(void) {
     close_at(alike[0], 0);
 }
 
+static CUexternalMemory external;
+static CUmemoryPool pool;
+
+static void map_external(void) {
+    CUdeviceptr address;
+    fake_orders.opened[0] = alike[0];
+    CHECK(cuExternalMemoryGetMappedBuffer(&address, external, NULL) == CUDA_SUCCESS, "mapped");
+}
+
+static void import_pointer(void) {
+    CUdeviceptr address;
+    fake_orders.opened[0] = alike[1];
+    fake_orders.opened[1] = 20 * MIB;
+    CHECK(cuMemPoolImportPointer(&address, pool, NULL) == CUDA_SUCCESS, "imported");
+}
+
+/* The driver still has the handle, of which it makes an address before it ends it. */
+void test_mapped_while_it_ends(void) {
+    CUcontext context;
+    const CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.handle.fd = -1, .size = 10 * MIB};
+    with_context(&context);
+    CHECK(cuImportExternalMemory(&external, &from) == CUDA_SUCCESS && used_mib() == 10, "imported");
+    fake_orders.fail_free = CUDA_ERROR_INVALID_VALUE;
+    CHECK(cuDestroyExternalMemory(external) == CUDA_ERROR_INVALID_VALUE && used_mib() == 10, "refused");
+    fake_orders.in_end = map_external;
+    CHECK(cuDestroyExternalMemory(external) == CUDA_SUCCESS && used_mib() == 10, "it is mapped: %llu MiB",
+          (unsigned long long)used_mib());
+    CHECK(cuMemPoolImportFromShareableHandle(&pool, NULL, 0, 0) == CUDA_SUCCESS, "a pool of another claim");
+    fake_orders.in_end = import_pointer;
+    CHECK(cuMemPoolDestroy(pool) == CUDA_SUCCESS && used_mib() == 30, "a pointer is imported: %llu MiB",
+          (unsigned long long)used_mib());
+    CHECK(cuMemFree_v2(alike[0]) != CUDA_ERROR_OUT_OF_MEMORY && used_mib() == 30, "the driver refuses to free it");
+}
+
 /* --- what changes meanwhile --------------------------------------------------------------------------------------- */
 
 void test_objects_that_outlive_their_context(void) {
