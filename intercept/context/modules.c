@@ -61,12 +61,26 @@ static void unloaded(struct process *process, CUmodule module) {
     charge_end(process, &entry.charge);
 }
 
-CUresult modules_unload(struct process *process, CUmodule module) {
-    reentrant_take(&process->libraries);
+static CUresult unload(struct process *process, CUmodule module) {
     CUresult result = REAL(cuModuleUnload)(module);
     if (result == CUDA_SUCCESS)
         unloaded(process, module);
+    return result;
+}
+
+CUresult modules_unload(struct process *process, CUmodule module) {
+    struct entry entry;
+    reentrant_take(&process->libraries);
+    bool known = objects_find(process, KIND_MODULE, (uintptr_t)module, &entry);
+    CUresult result = known ? unload(process, module) : CUDA_SUCCESS;
     reentrant_give(&process->libraries);
+    if (known)
+        return result;
+    gate_close(&process->making);
+    reentrant_take(&process->libraries);
+    result = unload(process, module);
+    reentrant_give(&process->libraries);
+    gate_open(&process->making);
     return result;
 }
 

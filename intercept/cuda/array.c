@@ -58,7 +58,9 @@ static CUresult before(struct work *work, struct charge *charge, const CUDA_ARRA
     result = REAL(cuCtxGetDevice)(&device);
     if (result != CUDA_SUCCESS)
         return result;
+    gate_enter(&work->process->making);
     uint64_t bytes = levels != 0 ? mipmap_bytes(wanted, levels, device) : array_bytes(wanted, device);
+    gate_leave(&work->process->making);
     return pools_take(work->process, work->place.gpu, pages_of(bytes), charge);
 }
 
@@ -108,21 +110,19 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     CREATE(KIND_MIPMAP, array, wanted, levels, REAL(cuMipmappedArrayCreate)(array, wanted, levels));
 }
 
-/* Destroys an array by `call`. Its entry is removed first, since the driver may reuse the handle at once. A handle without
- * an entry may be that of an array which another thread is making at this moment: then it is recorded first. */
+/* Destroys an array by `call`. No array is made or destroyed meanwhile, which could get the handle or had it. */
 #define DESTROY(kind, handle, call)                                                                                    \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct releases releases = {0};                                                                                \
         struct entry entry;                                                                                            \
+        if (process == NULL)                                                                                           \
+            return call;                                                                                               \
+        gate_close(&process->making);                                                                                  \
         if (process_has(process, KIND_ARRAY_MAPPING))                                                                  \
             physical_unbind_all(process, KIND_ARRAY_MAPPING, handle, &releases);                                       \
-        bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                  \
+        bool ours = objects_remove(process, kind, handle, &entry);                                                     \
         bool borrowed = !ours && borrowed_freeing(process, handle, &entry);                                            \
-        bool waits = process != NULL && !ours && !borrowed;                                                            \
-        if (waits)                                                                                                     \
-            gate_close(&process->making);                                                                              \
-        ours = ours || (waits && objects_remove(process, kind, handle, &entry));                                       \
         CUresult result = call;                                                                                        \
         if (borrowed)                                                                                                  \
             borrowed_freed(process, &entry, result);                                                                   \
@@ -131,8 +131,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
         else if (ours)                                                                                                 \
             charge_end(process, &entry.charge);                                                                        \
         physical_released(process, &releases, result);                                                                 \
-        if (waits)                                                                                                     \
-            gate_open(&process->making);                                                                               \
+        gate_open(&process->making);                                                                                   \
         return result;                                                                                                 \
     } while (0)
 

@@ -41,20 +41,9 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
     LOAD(module, image, image_size(image), REAL(cuModuleLoadFatBinary)(module, image));
 }
 
-/* A handle without a record may be that of a module which another thread is loading at this moment: then it is recorded
- * first. */
 CUresult cuModuleUnload(CUmodule module) {
     struct process *process = process_if_open();
-    struct entry entry;
-    if (process == NULL)
-        return REAL(cuModuleUnload)(module);
-    bool waits = !objects_find(process, KIND_MODULE, (uintptr_t)module, &entry);
-    if (waits)
-        gate_close(&process->making);
-    CUresult result = modules_unload(process, module);
-    if (waits)
-        gate_open(&process->making);
-    return result;
+    return process != NULL ? modules_unload(process, module) : REAL(cuModuleUnload)(module);
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
