@@ -397,20 +397,21 @@ static CUresult instantiate_with(cuGraphInstantiateWithParams_function real, CUg
 
 static CUresult instantiate_and_upload(cuGraphInstantiateWithParams_function real, cuGraphUpload_function upload,
                                        CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    if (process_if_open() == NULL || parameters == NULL)
+    if (process_if_open() == NULL || exec == NULL || parameters == NULL)
         return real(exec, graph, parameters);
     CUDA_GRAPH_INSTANTIATE_PARAMS without = *parameters;
+    CUgraphExec made = NULL;
     without.flags &= ~(cuuint64_t)UPLOAD;
-    CUresult result = instantiate_with(real, exec, graph, &without);
+    CUresult result = instantiate_with(real, &made, graph, &without);
+    if (result == CUDA_SUCCESS && parameters->flags & UPLOAD &&
+        (result = upload(made, parameters->hUploadStream)) != CUDA_SUCCESS) {
+        without.result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+        cuGraphExecDestroy(made);
+    }
     parameters->hErrNode_out = without.hErrNode_out;
     parameters->result_out = without.result_out;
-    if (result != CUDA_SUCCESS || !(parameters->flags & UPLOAD))
-        return result;
-    result = upload(*exec, parameters->hUploadStream);
-    if (result != CUDA_SUCCESS) {
-        parameters->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
-        cuGraphExecDestroy(*exec);
-    }
+    if (result == CUDA_SUCCESS)
+        *exec = made;
     return result;
 }
 
