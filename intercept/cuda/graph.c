@@ -157,8 +157,17 @@ static struct instance *instance_of(uint64_t with) {
     return (struct instance *)(uintptr_t)(with & ~ENDING); /* NOLINT(performance-no-int-to-ptr) */
 }
 
-static void free_instance(struct instance *instance) {
-    mapped_free(instance, sizeof *instance);
+/* One that was freed is kept, since some programs make instances all the time. */
+static struct instance *new_instance(struct process *process) {
+    struct instance *instance = atomic_exchange(&process->graphs.spare, NULL);
+    return instance != NULL ? instance : mapped_new(sizeof *instance);
+}
+
+static void free_instance(struct process *process, struct instance *instance) {
+    if (instance == NULL)
+        return;
+    memset(instance, 0, sizeof *instance);
+    mapped_free(atomic_exchange(&process->graphs.spare, instance), sizeof *instance);
 }
 
 /* The driver returned this handle for another instance: the former one has ended. One that is marked is freed by the call
@@ -167,19 +176,31 @@ static void remove_former(struct process *process, CUgraphExec exec) {
     struct entry former;
     if (objects_remove(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &former) && former.references == 1 &&
         (former.with & ENDING) == 0)
-        free_instance(instance_of(former.with));
+        free_instance(process, instance_of(former.with));
+}
+
+/* Reads what launches of a graph need. Most graphs allocate nothing: their order does not matter. */
+static bool read_needs(struct instance *instance, CUgraph graph) {
+    struct reading reading = {.instance = instance};
+    bool read = read_graph(&reading, graph, ALLOCATIONS, 0);
+    if (read && instance->devices != 0) {
+        memset(instance, 0, sizeof *instance);
+        memset(reading.allocated.entries, 0, reading.allocated.capacity * sizeof *reading.allocated.entries);
+        reading.allocated.count = 0;
+        read = read_graph(&reading, graph, IN_ORDER, 0);
+    }
+    mapped_free(reading.allocated.entries, reading.allocated.capacity * sizeof *reading.allocated.entries);
+    return read;
 }
 
 /* Records an instance, even if it allocates nothing, so that all are known. False if its graph cannot be read. */
 static bool record(struct process *process, CUgraphExec exec, CUgraph graph) {
-    struct reading reading = {.instance = mapped_new(sizeof *reading.instance)};
-    struct entry entry = {.key = (uintptr_t)exec, .with = (uintptr_t)reading.instance, .references = 1};
-    bool done = reading.instance != NULL && read_graph(&reading, graph, IN_ORDER, 0) &&
-                objects_put(process, KIND_GRAPH_EXEC, entry);
-    mapped_free(reading.allocated.entries, reading.allocated.capacity * sizeof *reading.allocated.entries);
-    if (!done)
-        free_instance(reading.instance);
-    return done;
+    struct instance *instance = new_instance(process);
+    struct entry entry = {.key = (uintptr_t)exec, .with = (uintptr_t)instance, .references = 1};
+    if (instance != NULL && read_needs(instance, graph) && objects_put(process, KIND_GRAPH_EXEC, entry))
+        return true;
+    free_instance(process, instance);
+    return false;
 }
 
 /* Adds a reference. CUDA_ERROR_INVALID_VALUE if the instance is destroyed already. `instance` is NULL if it is not known. */
@@ -230,7 +251,7 @@ static CUresult destroy(struct process *process, CUgraphExec exec, struct instan
         return result;
     }
     objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, (uintptr_t)instance | ENDING);
-    free_instance(instance);
+    free_instance(process, instance);
     return result;
 }
 

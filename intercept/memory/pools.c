@@ -368,10 +368,12 @@ static CUresult grow(struct process *process, struct pool *pool, uint64_t missin
     return CUDA_SUCCESS;
 }
 
-/* Takes what is missing for all launches that are being made. */
-static CUresult try_launch(struct process *process, struct pool *pool, const struct graph_need *need, bool runs) {
+/* Adds a launch to those that are being made, if it `begins`, and takes what is missing for all of them. */
+static CUresult try_launch(struct process *process, struct pool *pool, const struct graph_need *need, bool runs,
+                           bool begins) {
     CUresult result = CUDA_SUCCESS;
     lock_take(&pool->lock);
+    pool->launching += begins ? need->most : 0;
     /* What a graph has left is freed before it is launched again. */
     uint64_t own = runs && need->counted ? need->left : 0;
     uint64_t have = pool->charge.pages + pool->growth.pages, needed = pool->launching;
@@ -384,11 +386,8 @@ static CUresult try_launch(struct process *process, struct pool *pool, const str
 }
 
 CUresult pools_graphs_before(struct process *process, struct pool *pool, struct graph_need *need, bool runs) {
-    lock_take(&pool->lock);
-    pool->launching += need->most;
-    lock_give(&pool->lock);
-    CUresult result = try_launch(process, pool, need, runs);
-    TRIMMING(process, pool->gpu, result, try_launch(process, pool, need, runs));
+    CUresult result = try_launch(process, pool, need, runs, true);
+    TRIMMING(process, pool->gpu, result, try_launch(process, pool, need, runs, false));
     if (result != CUDA_SUCCESS)
         pools_graphs_after(process, pool, need, false);
     return result;

@@ -108,10 +108,13 @@ struct pools {
     _Atomic(struct pool *) first; /* the list of all pools; never shortened */
 };
 
+struct instance;
+
 /* The gate is closed while an instance of a graph is made: no graph ends meanwhile; see cuda/graph.c. */
 struct graphs {
     struct gate instantiating;
-    struct lock lock; /* the references of instances */
+    _Atomic(struct instance *) spare; /* an instance that is free */
+    struct lock lock;                 /* the references of instances */
 };
 
 /* See memory/streams.h. */
