@@ -84,7 +84,7 @@ CUresult modules_unload(struct process *process, CUmodule module) {
     return result;
 }
 
-/* Under the libraries' lock. One that is not known was loaded by a function that is not shadowed: into the current context, if any. */
+/* One that is not known was loaded by a function that is not shadowed: into the current context, if any. */
 bool modules_find(struct process *process, CUmodule module, struct entry *entry) {
     struct process *same;
     struct place place;

@@ -9,8 +9,8 @@
 struct image_size {
     uint64_t code, data; /* in bytes: upper bounds */
     bool hidden;         /* there may be more than `code` and `data` */
-    bool malformed;      /* not for the driver: its headers point outside of it or of memory, or PTX that cannot be read */
-    uint64_t spare;      /* so many bytes of `data` are not taken if what is hidden is what the driver loads */
+    bool malformed; /* not for the driver: its headers point outside of it or of memory, or PTX that cannot be read */
+    uint64_t spare; /* so many bytes of `data` are not taken if what is hidden is what the driver loads */
 };
 
 /*

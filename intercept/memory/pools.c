@@ -368,28 +368,26 @@ static CUresult grow(struct process *process, struct pool *pool, uint64_t missin
     return CUDA_SUCCESS;
 }
 
-/* Adds a launch to those that are being made, if it `begins`, and takes what is missing for all of them. */
-static CUresult try_launch(struct process *process, struct pool *pool, const struct graph_need *need, bool runs,
-                           bool begins) {
+/* Takes what is missing for a launch and for those that are being made, and adds it to these. */
+static CUresult try_launch(struct process *process, struct pool *pool, const struct graph_need *need, bool runs) {
     CUresult result = CUDA_SUCCESS;
     lock_take(&pool->lock);
-    pool->launching += begins ? need->most : 0;
     /* What a graph has left is freed before it is launched again. */
     uint64_t own = runs && need->counted ? need->left : 0;
-    uint64_t have = pool->charge.pages + pool->growth.pages, needed = pool->launching;
+    uint64_t have = pool->charge.pages + pool->growth.pages, needed = pool->launching + need->most;
     if (needed + pool->left > have)
         needed += left_by_others(pool, own);
     if (needed > have)
         result = grow(process, pool, needed - have);
+    if (result == CUDA_SUCCESS)
+        pool->launching += need->most;
     lock_give(&pool->lock);
     return result;
 }
 
-CUresult pools_graphs_before(struct process *process, struct pool *pool, struct graph_need *need, bool runs) {
-    CUresult result = try_launch(process, pool, need, runs, true);
-    TRIMMING(process, pool->gpu, result, try_launch(process, pool, need, runs, false));
-    if (result != CUDA_SUCCESS)
-        pools_graphs_after(process, pool, need, false);
+CUresult pools_graphs_before(struct process *process, struct pool *pool, const struct graph_need *need, bool runs) {
+    CUresult result = try_launch(process, pool, need, runs);
+    TRIMMING(process, pool->gpu, result, try_launch(process, pool, need, runs));
     return result;
 }
 

@@ -75,7 +75,7 @@ struct graph_need {
 /* The same for the memory of graphs, without the pool's lock: a launch may wait for work that calls back into the
  * program. pools_graphs_before takes what the driver may have to reserve beyond what it has; `runs`: it is launched, not
  * only uploaded. pools_graphs_after, with whether it was, settles the pool. */
-CUresult pools_graphs_before(struct process *process, struct pool *pool, struct graph_need *need, bool runs);
+CUresult pools_graphs_before(struct process *process, struct pool *pool, const struct graph_need *need, bool runs);
 void pools_graphs_after(struct process *process, struct pool *pool, struct graph_need *need, bool launched);
 
 /* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. False if the address
