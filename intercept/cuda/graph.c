@@ -88,9 +88,19 @@ static bool read_nodes(struct reading *reading, const CUgraphNode *nodes, size_t
     return read;
 }
 
-/* Puts the nodes that the edges lead to one after the other into `ordered`. False if they do not lead to all. */
-static bool follow(const CUgraphNode *nodes, size_t count, const CUgraphNode *edges, CUgraphNode *ordered) {
-    const CUgraphNode *from = edges, *to = edges + count - 1;
+/* Nodes and edges of most graphs fit into this; more are in mapped memory. */
+#define FEW 64
+
+static CUgraphNode *new_list(CUgraphNode *few, size_t count) {
+    return count <= FEW ? few : mapped_new(count * sizeof *few);
+}
+
+static void free_list(CUgraphNode *list, size_t count) {
+    mapped_free(count <= FEW ? NULL : list, count * sizeof *list);
+}
+
+/* Puts the nodes that the edges lead to one after the other in order. False if they do not lead to all. */
+static bool follow(CUgraphNode *nodes, size_t count, const CUgraphNode *from, const CUgraphNode *to) {
     uintptr_t at = (uintptr_t)nodes[count - 1]; /* of the first node, which no edge leads to, all others cancel out */
     struct table next = {0};
     bool all = true;
@@ -101,7 +111,7 @@ static bool follow(const CUgraphNode *nodes, size_t count, const CUgraphNode *ed
     }
     for (size_t i = 0; i < count && all; i++) {
         const struct entry *edge = table_find(&next, at);
-        ordered[i] = (CUgraphNode)at; /* NOLINT(performance-no-int-to-ptr) */
+        nodes[i] = (CUgraphNode)at; /* NOLINT(performance-no-int-to-ptr) */
         all = edge != NULL || i == count - 1;
         at = edge != NULL ? edge->with : 0;
     }
@@ -109,37 +119,44 @@ static bool follow(const CUgraphNode *nodes, size_t count, const CUgraphNode *ed
     return all;
 }
 
-/* Puts nodes in order, of which each comes after one other. False if they have another order, or none. */
+static bool are_in_order(const CUgraphNode *nodes, size_t edges, const CUgraphNode *from, const CUgraphNode *to) {
+    size_t i = 0;
+    while (i < edges && from[i] == nodes[i] && to[i] == nodes[i + 1])
+        i++;
+    return i == edges;
+}
+
+/* Puts nodes in order, of which each comes after one other. False if they have another order, or none: then they may be
+ * anything. */
 static bool put_in_order(CUgraph graph, CUgraphNode *nodes, size_t count) {
-    size_t edges = 0, room = 3 * count * sizeof(CUgraphNode);
+    CUgraphNode few_from[FEW], few_to[FEW];
+    size_t edges = 0;
     if (count < 2 || REAL(cuGraphGetEdges)(graph, NULL, NULL, &edges) != CUDA_SUCCESS || edges != count - 1)
         return count < 2;
-    CUgraphNode *lists = mapped_new(room), *ordered = lists + 2 * edges;
-    if (lists == NULL)
-        return false;
-    bool done = REAL(cuGraphGetEdges)(graph, lists, lists + edges, &edges) == CUDA_SUCCESS && edges == count - 1 &&
-                follow(nodes, count, lists, ordered);
-    if (done)
-        memcpy(nodes, ordered, count * sizeof *nodes);
-    mapped_free(lists, room);
+    CUgraphNode *from = new_list(few_from, edges), *to = new_list(few_to, edges);
+    bool done = from != NULL && to != NULL && REAL(cuGraphGetEdges)(graph, from, to, &edges) == CUDA_SUCCESS &&
+                edges == count - 1 && (are_in_order(nodes, edges, from, to) || follow(nodes, count, from, to));
+    free_list(from, count - 1);
+    free_list(to, count - 1);
     return done;
 }
 
 /* False if it cannot all be read. */
 static bool read_graph(struct reading *reading, CUgraph graph, enum what what, int depth) {
-    size_t count = 0;
+    CUgraphNode few[FEW];
+    size_t count = 0, room;
     if (depth > DEPTH_MAX || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS)
         return false;
-    size_t room = count * sizeof(CUgraphNode);
-    CUgraphNode *nodes = count != 0 ? mapped_new(room) : NULL;
-    if (nodes == NULL)
+    CUgraphNode *nodes = new_list(few, room = count);
+    if (nodes == NULL || count == 0)
         return count == 0;
     bool read = REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS;
     if (read && what == IN_ORDER && !put_in_order(graph, nodes, count))
-        read = read_nodes(reading, nodes, count, ALLOCATIONS, depth) && read_nodes(reading, nodes, count, FREES, depth);
+        read = REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS &&
+               read_nodes(reading, nodes, count, ALLOCATIONS, depth) && read_nodes(reading, nodes, count, FREES, depth);
     else if (read)
         read = read_nodes(reading, nodes, count, what, depth);
-    mapped_free(nodes, room);
+    free_list(nodes, room);
     return read;
 }
 
