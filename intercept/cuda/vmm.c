@@ -22,6 +22,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     result = pools_take(process, gpu, pages_of(size), &charge);
     if (result != CUDA_SUCCESS)
         return result;
+    gate_enter(&process->unmapping);
     result = REAL(cuMemCreate)(handle, size, properties, flags);
     if (result != CUDA_SUCCESS) {
         charge_give(process, &charge);
@@ -29,12 +30,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         REAL(cuMemRelease)(*handle);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
+    gate_leave(&process->unmapping);
     return result;
 }
 
 /* Makes a driver's call that removes the references which `release` collects. While another call uses a handle or an
- * address, from before the memory is looked up until it is recorded, the driver must not reuse it: that call closes the
- * gate. */
+ * address, from before the memory is looked up until it is recorded, that must name the same memory, which is recorded:
+ * so that call closes the gate, and those that make, unmap and release memory are in it. */
 #define RELEASE(release, call)                                                                                         \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
@@ -177,6 +179,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
         result = charge_find(process, tag, &charge);
     if (result != CUDA_SUCCESS)
         return result;
+    gate_enter(&process->unmapping);
     result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
     if (result == CUDA_SUCCESS && !imported(process, *handle, charge)) {
         REAL(cuMemRelease)(*handle);
@@ -184,16 +187,21 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     } else if (result != CUDA_SUCCESS && charge.share != 0) {
         charge_end(process, &charge);
     }
+    gate_leave(&process->unmapping);
     return result;
 }
 
 /* --- multicast: an object takes no memory itself, but keeps the memory that is bound to it ------------------------ */
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties) {
-    CUresult result = REAL(cuMulticastCreate)(handle, properties);
     struct process *process;
-    if (result == CUDA_SUCCESS && process_open(&process) == CUDA_SUCCESS)
+    if (process_open(&process) != CUDA_SUCCESS)
+        return REAL(cuMulticastCreate)(handle, properties);
+    gate_enter(&process->unmapping);
+    CUresult result = REAL(cuMulticastCreate)(handle, properties);
+    if (result == CUDA_SUCCESS)
         physical_made(process, true, *handle, (struct charge){0});
+    gate_leave(&process->unmapping);
     return result;
 }
 

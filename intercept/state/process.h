@@ -170,7 +170,7 @@ struct process {
     struct exported exported;
     struct lock opened;    /* see cuda/ipc.c */
     struct lock importing; /* see memory/physical.c */
-    struct gate unmapping; /* calls that unmap or release physical memory; see cuda/vmm.c */
+    struct gate unmapping; /* calls that make, unmap or release physical memory; see cuda/vmm.c */
     struct gate making;    /* calls that make arrays and modules; closed while an array or an unknown module ends */
     struct gate borrowing; /* see memory/borrowed.h */
     _Atomic uint64_t externals; /* the last number, see memory/borrowed.c */
