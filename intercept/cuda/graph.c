@@ -31,8 +31,7 @@ enum what { ALLOCATIONS = 1, FREES = 2, IN_ORDER = ALLOCATIONS | FREES };
 
 struct reading {
     struct instance *instance;
-    struct table
-        allocated; /* what is allocated so far and not freed, by address; `with`: pages, `references`: device */
+    struct table allocated; /* by address, what is not freed so far; `with`: pages, `references`: device */
 };
 
 static bool read_graph(struct reading *reading, CUgraph graph, enum what what, int depth);
@@ -389,8 +388,9 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
 
 /* --- instantiating ------------------------------------------------------------------------------------------------ */
 
-/* A graph is read after the driver has instantiated it: then it has all of the nodes that the instance has, as none of
- * those that allocate or free can be removed. No graph is destroyed meanwhile, whose handle another one could get. */
+/* A graph is read after the driver has instantiated it: then it has all of the nodes that the instance has, as nothing can
+ * be removed from a graph that allocates. Meanwhile no graph is destroyed, whose handle another one could get, and no
+ * nodes are put in order that were not. */
 static CUresult instantiated(struct process *process, CUresult result, CUgraphExec *exec, CUgraph graph) {
     if (result != CUDA_SUCCESS)
         return result;
@@ -462,14 +462,29 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
     return instantiate_and_upload(REAL(cuGraphInstantiateWithParams_ptsz), cuGraphUpload_ptsz, exec, graph, parameters);
 }
 
+/* A call that changes a graph in a way that would not be seen when it is read after it was instantiated. */
+#define CHANGE(call)                                                                                                   \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        if (process == NULL)                                                                                           \
+            return call;                                                                                               \
+        gate_enter(&process->graphs.instantiating);                                                                    \
+        CUresult result = call;                                                                                        \
+        gate_leave(&process->graphs.instantiating);                                                                    \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
+    CHANGE(REAL(cuGraphAddDependencies)(graph, from, to, count));
+}
+
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                   const CUgraphEdgeData *edges, size_t count) {
+    CHANGE(REAL(cuGraphAddDependencies_v2)(graph, from, to, edges, count));
+}
+
 CUresult cuGraphDestroy(CUgraph graph) {
-    struct process *process = process_if_open();
-    if (process == NULL)
-        return REAL(cuGraphDestroy)(graph);
-    gate_enter(&process->graphs.instantiating);
-    CUresult result = REAL(cuGraphDestroy)(graph);
-    gate_leave(&process->graphs.instantiating);
-    return result;
+    CHANGE(REAL(cuGraphDestroy)(graph));
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {

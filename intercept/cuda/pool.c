@@ -228,14 +228,14 @@ static CUresult record_created(struct process *process, CUmemoryPool pool, const
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
-    struct process *open = process_if_open(), *process;
-    if (open != NULL)
-        gate_close(&open->borrowing);
+    struct process *opened = process_if_open(), *process;
+    if (opened != NULL)
+        gate_close(&opened->borrowing);
     CUresult result = REAL(cuMemPoolCreate)(pool, properties), recorded = result;
     if (result == CUDA_SUCCESS && (recorded = process_open(&process)) == CUDA_SUCCESS)
         recorded = record_created(process, *pool, properties);
-    if (open != NULL)
-        gate_open(&open->borrowing);
+    if (opened != NULL)
+        gate_open(&opened->borrowing);
     if (recorded != result)
         REAL(cuMemPoolDestroy)(*pool);
     return recorded;

@@ -112,6 +112,10 @@
     CUDA_STREAM_FORMS(X, cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000,                          \
       (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))                                   \
     X(cuGraphDestroy, "cuGraphDestroy", 10000, ANY, (CUgraph graph))                                                   \
+    X(cuGraphAddDependencies, "cuGraphAddDependencies", 10000, ANY,                                                    \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count))                                   \
+    X(cuGraphAddDependencies_v2, "cuGraphAddDependencies", 12030, ANY,                                                 \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edges, size_t count))     \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, ANY, (CUgraphExec exec))                                        \
     CUDA_STREAM_FORMS(X, cuGraphLaunch, "cuGraphLaunch", 10000, (CUgraphExec exec, CUstream stream))                   \
     CUDA_STREAM_FORMS(X, cuGraphUpload, "cuGraphUpload", 11010, (CUgraphExec exec, CUstream stream))                   \

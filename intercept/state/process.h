@@ -110,7 +110,7 @@ struct pools {
 
 struct instance;
 
-/* The gate is closed while an instance of a graph is made: no graph ends meanwhile; see cuda/graph.c. */
+/* The gate is closed while an instance of a graph is made: no graph ends or is reordered meanwhile; see cuda/graph.c. */
 struct graphs {
     struct gate instantiating;
     _Atomic(struct instance *) spare; /* an instance that is free */
