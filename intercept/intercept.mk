@@ -92,7 +92,7 @@ INTERCEPT_governor_test := -DTRANCHE_GOVERNED \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA)) $(SHADOW_GOVERNOR)))
 # With the simulated driver's reader of images.
 INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \
-    $(SHADOW_IMAGE:%=$(INTERCEPT)/%.c) \
+    $(SHADOW_IMAGE:%=$(INTERCEPT)/%.c) $(INTERCEPT)/system/explain.c \
     -Ie2e/simgpu -Ie2e/simgpu/include $(addprefix e2e/simgpu/cuda/image/,image.c image_cubin.c image_ptx.c unpack.c)
 
 $(INTERCEPT_TEST_BUILD)/%-asan: $(INTERCEPT_TEST_SOURCES)

@@ -24,7 +24,7 @@ static bool alone;  /* of this bout: one thread of one process, who is not kille
 
 static bool is_on(const char *family, uint64_t on) {
     static const char *const names[] = {"crowd",       "crowd_pool",  "crowd_context", "crowd_graph",
-                                        "crowd_share", "crowd_image", "crowd_vmm"};
+                                        "crowd_share", "crowd_image", "crowd_vmm",     "crowd_race"};
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(family, names[i]) == 0)
             return (on >> i & 1) != 0;

@@ -2,6 +2,7 @@
 
 #include "context/extra.h"
 #include "context/variables.h"
+#include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
 
@@ -36,6 +37,7 @@ CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule
         charge_give(loading->process, &loading->data);
         return result;
     }
+    reentrant_take(&loading->process->libraries);
     objects_put(loading->process, KIND_MODULE,
                 (struct entry){.key = (uintptr_t)module,
                                .charge = loading->data,
@@ -43,6 +45,42 @@ CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule
                                .context = loading->place.context});
     if (loading->size.hidden)
         variables_unread(loading->process, (uintptr_t)module, loading->place.context, loading->size.spare);
+    reentrant_give(&loading->process->libraries);
+    return result;
+}
+
+/* `references` is not 0 for a module that cuLibraryGetModule returned: its `with` is the library's handle, and the
+ * driver refuses to unload it. */
+static void unloaded(struct process *process, CUmodule module) {
+    struct entry entry;
+    variables_unloaded(process, (uintptr_t)module);
+    if (!objects_remove(process, KIND_MODULE, (uintptr_t)module, &entry))
+        return;
+    if (entry.references == 0)
+        context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
+    charge_end(process, &entry.charge);
+}
+
+static CUresult unload(struct process *process, CUmodule module) {
+    CUresult result = REAL(cuModuleUnload)(module);
+    if (result == CUDA_SUCCESS)
+        unloaded(process, module);
+    return result;
+}
+
+CUresult modules_unload(struct process *process, CUmodule module) {
+    struct entry entry;
+    reentrant_take(&process->libraries);
+    bool known = objects_find(process, KIND_MODULE, (uintptr_t)module, &entry);
+    CUresult result = known ? unload(process, module) : CUDA_SUCCESS;
+    reentrant_give(&process->libraries);
+    if (known)
+        return result;
+    gate_close(&process->making);
+    reentrant_take(&process->libraries);
+    result = unload(process, module);
+    reentrant_give(&process->libraries);
+    gate_open(&process->making);
     return result;
 }
 

@@ -32,7 +32,12 @@ CUresult modules_before(struct module_loading *loading, struct work *work);
 /* After the driver answered with `result`: records the module, or gives back what was taken. */
 CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule module);
 
-/* A module's record, which is made if the module was loaded by a function that is not shadowed. False without one. */
+/* Unloads a module, and removes its record before another module that gets the handle is recorded. A handle without a
+ * record may be that of a module which another thread is loading at this moment: then that is recorded first. */
+CUresult modules_unload(struct process *process, CUmodule module);
+
+/* A module's record, which is made if the module was loaded by a function that is not shadowed. False without one. Under
+ * the libraries' lock. */
 bool modules_find(struct process *process, CUmodule module, struct entry *entry);
 
 /* Charges a module with more bytes. Under the libraries' lock. */

@@ -19,15 +19,20 @@ void variables_unloaded(struct process *process, uint64_t whole);
 CUresult variables_in_module(CUmodule module, const char *name, uint64_t bytes);
 CUresult variables_in_library(CUlibrary library, const char *name, uint64_t bytes);
 
-/* Returns a variable of a module or library by the driver's function `get`, and charges it by `charge`. One that there
- * is no room for is not returned. `size` may be NULL. */
+/* Returns a variable of a module or library by the driver's function `get`, and charges it by `charge`, before another one
+ * gets the handle. One that there is no room for is not returned. `size` may be NULL. */
 #define GET_GLOBAL(address, size, whole, name, get, charge)                                                            \
     do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
         size_t bytes = 0;                                                                                              \
+        if (process == NULL)                                                                                           \
+            return get(address, size, whole, name);                                                                    \
         WORK_IN_CONTEXT;                                                                                               \
+        reentrant_take(&process->libraries);                                                                           \
         CUresult result = get(address, (size) != NULL ? (size) : &bytes, whole, name);                                 \
         if (result == CUDA_SUCCESS)                                                                                    \
             result = charge(whole, name, (size) != NULL ? *(size) : bytes);                                            \
+        reentrant_give(&process->libraries);                                                                           \
         if (result == CUDA_ERROR_OUT_OF_MEMORY && (address) != NULL)                                                   \
             *(address) = 0;                                                                                            \
         return result;                                                                                                 \

@@ -58,7 +58,9 @@ static CUresult before(struct work *work, struct charge *charge, const CUDA_ARRA
     result = REAL(cuCtxGetDevice)(&device);
     if (result != CUDA_SUCCESS)
         return result;
+    gate_enter(&work->process->making);
     uint64_t bytes = levels != 0 ? mipmap_bytes(wanted, levels, device) : array_bytes(wanted, device);
+    gate_leave(&work->process->making);
     return pools_take(work->process, work->place.gpu, pages_of(bytes), charge);
 }
 
@@ -80,8 +82,11 @@ static CUresult after(const struct work *work, struct charge charge, enum kind k
         CUresult result = before(&work, &charge, wanted, levels);                                                      \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
+        gate_enter(&work.process->making);                                                                             \
         result = call;                                                                                                 \
-        return after(&work, charge, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);                 \
+        result = after(&work, charge, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);               \
+        gate_leave(&work.process->making);                                                                             \
+        return result;                                                                                                 \
     } while (0)
 
 /* The driver answers to invalid arguments. */
@@ -105,15 +110,18 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     CREATE(KIND_MIPMAP, array, wanted, levels, REAL(cuMipmappedArrayCreate)(array, wanted, levels));
 }
 
-/* Destroys an array by `call`. Its entry is removed first, since the driver may reuse the handle at once. */
+/* Destroys an array by `call`. No array is made or destroyed meanwhile, which could get the handle or had it. */
 #define DESTROY(kind, handle, call)                                                                                    \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct releases releases = {0};                                                                                \
         struct entry entry;                                                                                            \
+        if (process == NULL)                                                                                           \
+            return call;                                                                                               \
+        gate_close(&process->making);                                                                                  \
         if (process_has(process, KIND_ARRAY_MAPPING))                                                                  \
             physical_unbind_all(process, KIND_ARRAY_MAPPING, handle, &releases);                                       \
-        bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                  \
+        bool ours = objects_remove(process, kind, handle, &entry);                                                     \
         bool borrowed = !ours && borrowed_freeing(process, handle, &entry);                                            \
         CUresult result = call;                                                                                        \
         if (borrowed)                                                                                                  \
@@ -123,6 +131,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
         else if (ours)                                                                                                 \
             charge_end(process, &entry.charge);                                                                        \
         physical_released(process, &releases, result);                                                                 \
+        gate_open(&process->making);                                                                                   \
         return result;                                                                                                 \
     } while (0)
 

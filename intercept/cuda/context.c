@@ -139,7 +139,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 
 /* Retains the primary context meanwhile, since the driver retains it too, and would create it if there is none. */
 static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
-                             unsigned int flags) {
+                             unsigned int flags, struct charge charge) {
     CUcontext primary;
     CUresult result = context_primary_enter(process, device);
     if (result != CUDA_SUCCESS)
@@ -149,6 +149,9 @@ static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevRe
         result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
         end_held(process, REAL(cuDevicePrimaryCtxRelease_v2), false, device);
     }
+    if (result == CUDA_SUCCESS)
+        objects_put(process, KIND_GREEN_CONTEXT,
+                    (struct entry){.key = (uintptr_t)*green, .charge = charge, .with = (uint64_t)device});
     context_primary_leave(process, device);
     if (result != CUDA_SUCCESS)
         pools_primary_ended(process);
@@ -162,28 +165,35 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
     CUresult result = context_take_cost(&process, device, &charge);
     if (result != CUDA_SUCCESS)
         return result;
-    result = create_green(process, green, resources, device, flags);
-    if (result == CUDA_SUCCESS)
-        objects_put(process, KIND_GREEN_CONTEXT,
-                    (struct entry){.key = (uintptr_t)*green, .charge = charge, .with = (uint64_t)device});
-    else
+    result = create_green(process, green, resources, device, flags, charge);
+    if (result != CUDA_SUCCESS)
         charge_give(process, &charge);
     return result;
 }
 
-/* It may be the last that retains the primary context. */
-CUresult cuGreenCtxDestroy(CUgreenCtx green) {
-    struct process *process = process_if_open();
-    struct entry entry;
+/* Takes the lock of a green context's device, under which it does not end meanwhile. False if it is not known. */
+static bool enter_green(struct process *process, CUgreenCtx green, CUdevice *device) {
+    struct entry before, now;
+    if (process == NULL || !objects_find(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &before))
+        return false;
+    *device = (CUdevice)before.with;
+    context_primary_enter(process, *device);
+    bool same = objects_find(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &now) && now.with == before.with;
+    if (!same)
+        context_primary_leave(process, *device);
+    return same;
+}
+
+/* It may be the last that retains the primary context. Its view, and the record, are removed first, since the driver may
+ * reuse the handles at once. */
+static CUresult destroy_green(struct process *process, CUgreenCtx green, CUdevice device) {
+    struct entry entry = {0};
     struct context_end end;
     CUcontext view = NULL;
-    if (process == NULL || !objects_remove(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
-        return REAL(cuGreenCtxDestroy)(green);
-    CUdevice device = (CUdevice)entry.with;
     REAL(cuCtxFromGreenCtx)(&view, green);
-    context_primary_enter(process, device);
     context_primary_ending(process, device, &end);
-    contexts_unalias(process, view); /* the driver may reuse its handle at once */
+    contexts_unalias(process, view);
+    objects_remove(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     context_primary_ended(device, &end, result, false);
     if (result == CUDA_SUCCESS) {
@@ -192,6 +202,15 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
         contexts_alias(process, view, process->contexts.primaries[device]);
         objects_put(process, KIND_GREEN_CONTEXT, entry);
     }
+    return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    struct process *process = process_if_open();
+    CUdevice device;
+    if (!enter_green(process, green, &device))
+        return REAL(cuGreenCtxDestroy)(green);
+    CUresult result = destroy_green(process, green, device);
     context_primary_leave(process, device);
     if (result == CUDA_SUCCESS)
         pools_primary_ended(process);
@@ -199,12 +218,14 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
-    CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
     struct process *process = process_if_open();
-    struct entry entry;
-    if (result == CUDA_SUCCESS && process != NULL &&
-        objects_find(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
-        contexts_alias(process, *context, process->contexts.primaries[entry.with]);
+    CUdevice device;
+    if (!enter_green(process, green, &device))
+        return REAL(cuCtxFromGreenCtx)(context, green);
+    CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
+    if (result == CUDA_SUCCESS)
+        contexts_alias(process, *context, process->contexts.primaries[device]);
+    context_primary_leave(process, device);
     return result;
 }
 

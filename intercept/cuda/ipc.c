@@ -208,10 +208,12 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
         if (result != CUDA_SUCCESS)
             return result;
     }
+    gate_close(&work.process->borrowing);
     result = REAL(cuImportExternalMemory)(memory, from);
     if (result == CUDA_SUCCESS)
         borrowed_imported(work.process, *memory, charge, work.place.context);
-    else
+    gate_open(&work.process->borrowing);
+    if (result != CUDA_SUCCESS)
         charge_end(work.process, &charge);
     return result;
 }
@@ -221,11 +223,15 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct entry mapped;                                                                                           \
+        if (process == NULL || (made) == NULL)                                                                         \
+            return call;                                                                                               \
         WORK_IN_CONTEXT;                                                                                               \
-        bool ours = (made) != NULL && borrowed_mapping(process, memory, &mapped);                                      \
+        gate_enter(&process->borrowing);                                                                               \
+        bool ours = borrowed_mapping(process, memory, &mapped);                                                        \
         CUresult result = call;                                                                                        \
         if (ours)                                                                                                      \
             borrowed_mapped(process, &mapped, result, result == CUDA_SUCCESS ? (uintptr_t) * (made) : 0);              \
+        gate_leave(&process->borrowing);                                                                               \
         return result;                                                                                                 \
     } while (0)
 
@@ -241,10 +247,12 @@ CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexte
 
 CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
     struct process *process = process_if_open();
-    struct entry handle;
-    bool ours = borrowed_destroying(process, memory, &handle);
+    if (process == NULL)
+        return REAL(cuDestroyExternalMemory)(memory);
+    gate_close(&process->borrowing);
     CUresult result = REAL(cuDestroyExternalMemory)(memory);
-    if (ours)
-        borrowed_destroyed(process, &handle, result);
+    if (result == CUDA_SUCCESS)
+        borrowed_destroyed(process, memory);
+    gate_open(&process->borrowing);
     return result;
 }

@@ -50,19 +50,28 @@ CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary libra
     GET_GLOBAL(address, size, library, name, REAL(cuLibraryGetManaged), variables_in_library);
 }
 
+/* Recorded before the library is unloaded and another module gets the handle. */
+static CUresult get_module(struct work *work, CUmodule *module, CUlibrary library) {
+    reentrant_take(&work->process->libraries);
+    CUresult result = REAL(cuLibraryGetModule)(module, library);
+    if (result == CUDA_SUCCESS)
+        objects_put(work->process, KIND_MODULE,
+                    (struct entry){.key = (uintptr_t)*module,
+                                   .charge = {.gpu = (uint8_t)(work->place.gpu & 0x7f)},
+                                   .with = (uintptr_t)library,
+                                   .context = work->place.context,
+                                   .references = OBJECTS_PART});
+    reentrant_give(&work->process->libraries);
+    return result;
+}
+
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     WORK_IN_CONTEXT;
     CUresult result = module != NULL ? work_allowed(&work) : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuLibraryGetModule)(module, library);
-    if (result == CUDA_SUCCESS && contexts_place(&work) == CUDA_SUCCESS)
-        objects_put(work.process, KIND_MODULE,
-                    (struct entry){.key = (uintptr_t)*module,
-                                   .charge = {.gpu = (uint8_t)(work.place.gpu & 0x7f)},
-                                   .with = (uintptr_t)library,
-                                   .context = work.place.context,
-                                   .references = OBJECTS_PART});
-    return result;
+    if (result != CUDA_SUCCESS)
+        return result;
+    return module != NULL && contexts_place(&work) == CUDA_SUCCESS ? get_module(&work, module, library)
+                                                                   : REAL(cuLibraryGetModule)(module, library);
 }
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {

@@ -235,7 +235,11 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     bool linear = allocations_freeing(address, &allocation);
     bool borrowed = !linear && borrowed_freeing(process, address, &allocation);
     bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);
+    bool waits = !linear && !borrowed && !of_pool && borrowed_await_imports(process);
+    borrowed = borrowed || (waits && borrowed_freeing(process, address, &allocation));
     CUresult result = REAL(cuMemFree_v2)(address);
+    if (waits)
+        gate_open(&process->borrowing);
     if (linear)
         allocations_freed(&allocation, result);
     else if (borrowed)

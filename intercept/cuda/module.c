@@ -17,8 +17,11 @@
         CUresult result = modules_before(&loading, &work);                                                             \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
+        gate_enter(&loading.process->making);                                                                          \
         result = call;                                                                                                 \
-        return modules_after(&loading, result, result == CUDA_SUCCESS ? *(module) : NULL);                             \
+        result = modules_after(&loading, result, result == CUDA_SUCCESS ? *(module) : NULL);                           \
+        gate_leave(&loading.process->making);                                                                          \
+        return result;                                                                                                 \
     } while (0)
 
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
@@ -38,24 +41,9 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
     LOAD(module, image, image_size(image), REAL(cuModuleLoadFatBinary)(module, image));
 }
 
-/* `references` is not 0 for a module that cuLibraryGetModule returned: its `with` is the library's handle, and the
- * driver refuses to unload it. */
 CUresult cuModuleUnload(CUmodule module) {
     struct process *process = process_if_open();
-    struct entry entry;
-    bool ours = process != NULL && objects_remove(process, KIND_MODULE, (uintptr_t)module, &entry);
-    CUresult result = REAL(cuModuleUnload)(module);
-    if (!ours)
-        return result;
-    if (result != CUDA_SUCCESS) {
-        objects_put_back(process, KIND_MODULE, entry);
-        return result;
-    }
-    if (entry.references == 0)
-        context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
-    charge_end(process, &entry.charge);
-    variables_unloaded(process, (uintptr_t)module);
-    return result;
+    return process != NULL ? modules_unload(process, module) : REAL(cuModuleUnload)(module);
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {

@@ -158,6 +158,7 @@ struct freeing {
     struct process *process;
     streams_freed *freed; /* NULL: a pool's memory, if `known` */
     bool known;
+    bool waits; /* imports wait for it */
     struct entry memory;
 };
 
@@ -173,13 +174,17 @@ static struct freeing free_begins(CUdeviceptr address) {
         return freeing;
     if (allocations_freeing(address, &freeing.memory))
         freeing.freed = linear_freed;
-    else if (borrowed_freeing(freeing.process, address, &freeing.memory))
+    else if (borrowed_freeing(freeing.process, address, &freeing.memory) ||
+             ((freeing.waits = borrowed_await_imports(freeing.process)) &&
+              borrowed_freeing(freeing.process, address, &freeing.memory)))
         freeing.freed = borrowed_freed;
     freeing.known = freeing.freed != NULL;
     return freeing;
 }
 
 static CUresult free_ends(struct freeing *freeing, const struct work *work, CUstream stream, CUresult result) {
+    if (freeing->waits)
+        gate_open(&freeing->process->borrowing);
     if (!freeing->known)
         return result;
     if (freeing->freed == NULL) {
@@ -210,24 +215,30 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 
 /* --- pools themselves --------------------------------------------------------------------------------------------- */
 
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
-    struct process *process;
+static CUresult record_created(struct process *process, CUmemoryPool pool, const CUmemPoolProps *properties) {
     int gpu;
-    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = process_open(&process);
-    if (result == CUDA_SUCCESS && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-        objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool}); /* a pool of host memory */
-        return result;
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)pool}); /* a pool of host memory */
+        return CUDA_SUCCESS;
     }
-    if (result == CUDA_SUCCESS)
-        result = gpus_find_claimed(process, properties->location.id, &gpu);
-    if (result == CUDA_SUCCESS && pools_memory(process, *pool, properties->location.id, gpu) == NULL)
+    CUresult result = gpus_find_claimed(process, properties->location.id, &gpu);
+    if (result == CUDA_SUCCESS && pools_memory(process, pool, properties->location.id, gpu) == NULL)
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS)
-        REAL(cuMemPoolDestroy)(*pool);
     return result;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    struct process *opened = process_if_open(), *process;
+    if (opened != NULL)
+        gate_close(&opened->borrowing);
+    CUresult result = REAL(cuMemPoolCreate)(pool, properties), recorded = result;
+    if (result == CUDA_SUCCESS && (recorded = process_open(&process)) == CUDA_SUCCESS)
+        recorded = record_created(process, *pool, properties);
+    if (opened != NULL)
+        gate_open(&opened->borrowing);
+    if (recorded != result)
+        REAL(cuMemPoolDestroy)(*pool);
+    return recorded;
 }
 
 static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemoryPool handle) {
@@ -241,20 +252,25 @@ static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemor
     return result;
 }
 
-/* Removed before the driver is called, which may reuse the handle at once. */
+/* A pool that is imported or of host memory. Its record is removed after the driver's call: pointers may be imported from
+ * it until then. */
+static CUresult destroy_foreign(struct process *process, CUmemoryPool handle) {
+    struct entry foreign;
+    gate_close(&process->borrowing);
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    bool removed = result == CUDA_SUCCESS && objects_remove(process, KIND_POOL, (uintptr_t)handle, &foreign);
+    gate_open(&process->borrowing);
+    if (removed && foreign.charge.share != 0)
+        charge_end(process, &foreign.charge);
+    return result;
+}
+
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     struct process *process = process_if_open();
     struct pool *pool = pools_find(process, handle);
-    struct entry foreign;
-    if (pool != NULL)
-        return destroy_ours(process, pool, handle);
-    bool ours = process != NULL && objects_remove(process, KIND_POOL, (uintptr_t)handle, &foreign);
-    CUresult result = REAL(cuMemPoolDestroy)(handle);
-    if (ours && result != CUDA_SUCCESS)
-        objects_put(process, KIND_POOL, foreign);
-    else if (ours && foreign.charge.share != 0)
-        charge_end(process, &foreign.charge);
-    return result;
+    if (process == NULL)
+        return REAL(cuMemPoolDestroy)(handle);
+    return pool != NULL ? destroy_ours(process, pool, handle) : destroy_foreign(process, handle);
 }
 
 /* After a driver's call at which pools may shrink. */
@@ -309,21 +325,26 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
     if (result != CUDA_SUCCESS)
         return result;
     bool joined = charge.share != 0;
-    result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
     charge.unpaid = !joined;
+    gate_close(&process->borrowing);
+    result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
     if (result == CUDA_SUCCESS)
         objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool, .charge = charge});
-    else if (joined)
+    gate_open(&process->borrowing);
+    if (result != CUDA_SUCCESS && joined)
         charge_end(process, &charge);
     return result;
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
-    CUresult result = REAL(cuMemPoolImportPointer)(address, pool, data);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = borrowed_from_pool(process_if_open(), pool, *address);
-    if (result != CUDA_SUCCESS)
+    struct process *process = process_if_open();
+    if (process == NULL)
+        return REAL(cuMemPoolImportPointer)(address, pool, data);
+    gate_enter(&process->borrowing);
+    CUresult imported = REAL(cuMemPoolImportPointer)(address, pool, data);
+    CUresult result = imported == CUDA_SUCCESS ? borrowed_from_pool(process, pool, *address) : imported;
+    gate_leave(&process->borrowing);
+    if (result != imported)
         REAL(cuMemFree_v2)(*address);
     return result;
 }

@@ -93,6 +93,7 @@ static CUresult map_arrays(cuMemMapArrayAsync_function real, cuStreamSynchronize
     CUresult result = REAL(cuStreamGetCtx)(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
+    gate_close(&process->unmapping); /* see cuda/vmm.c */
     result = hold_all(process, list, &held);
     for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++)
         unbind(process, &list[i], &releases);
@@ -101,6 +102,7 @@ static CUresult map_arrays(cuMemMapArrayAsync_function real, cuStreamSynchronize
     if (result == CUDA_SUCCESS)
         bound_to_arrays(process, list, count, &releases);
     let_go_of_all(process, list, held);
+    gate_open(&process->unmapping);
     bool waits = result == CUDA_SUCCESS && releases.count != 0;
     if (waits)
         synchronize(stream);

@@ -22,6 +22,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     result = pools_take(process, gpu, pages_of(size), &charge);
     if (result != CUDA_SUCCESS)
         return result;
+    gate_enter(&process->unmapping);
     result = REAL(cuMemCreate)(handle, size, properties, flags);
     if (result != CUDA_SUCCESS) {
         charge_give(process, &charge);
@@ -29,18 +30,25 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         REAL(cuMemRelease)(*handle);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
+    gate_leave(&process->unmapping);
     return result;
 }
 
-/* Makes a driver's call that removes the references which `release` collects. */
+/* Makes a driver's call that removes the references which `release` collects. While another call uses a handle or an
+ * address, from before the memory is looked up until it is recorded, that must name the same memory, which is recorded:
+ * so that call closes the gate, and those that make, unmap and release memory are in it. */
 #define RELEASE(release, call)                                                                                         \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct releases releases = {0};                                                                                \
+        if (process == NULL)                                                                                           \
+            return call;                                                                                               \
+        gate_enter(&process->unmapping);                                                                               \
         if (process_has(process, KIND_PHYSICAL_MEMORY))                                                                \
             release;                                                                                                   \
         CUresult result = call;                                                                                        \
         physical_released(process, &releases, result);                                                                 \
+        gate_leave(&process->unmapping);                                                                               \
         exports_settle(process);                                                                                       \
         return result;                                                                                                 \
     } while (0)
@@ -81,7 +89,7 @@ static CUresult retain(struct process *process, CUmemGenericAllocationHandle *ha
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* No thread unmaps anything between the driver's answer and the reference here, so that the memory's record does not
+/* No thread unmaps or releases anything between the driver's answer and the reference here, so that the memory's record does not
  * end while this handle is its last reference. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     struct process *process = process_if_open();
@@ -93,33 +101,33 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return result;
 }
 
-CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
-    struct process *process = process_if_open();
+static CUresult map(struct process *process, CUdeviceptr address, size_t size, size_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long flags) {
     uint64_t number;
     CUresult result = physical_hold_to_use(process, handle, offset + size, &number);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemMap)(address, size, offset, handle, flags);
-    if (result == CUDA_SUCCESS && process != NULL)
+    if (result == CUDA_SUCCESS)
         physical_mapped(process, address, size, number);
     else
         physical_drop(process, number);
     return result;
 }
 
-static CUresult unmap(CUdeviceptr address, size_t size) {
-    RELEASE(physical_unmap(process, address, size, &releases), REAL(cuMemUnmap)(address, size));
+CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+    struct process *process = process_if_open();
+    if (process == NULL)
+        return REAL(cuMemMap)(address, size, offset, handle, flags);
+    gate_close(&process->unmapping);
+    CUresult result = map(process, address, size, offset, handle, flags);
+    gate_open(&process->unmapping);
+    return result;
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-    struct process *process = process_if_open();
-    if (process == NULL)
-        return REAL(cuMemUnmap)(address, size);
-    gate_enter(&process->unmapping);
-    CUresult result = unmap(address, size);
-    gate_leave(&process->unmapping);
-    return result;
+    RELEASE(physical_unmap(process, address, size, &releases), REAL(cuMemUnmap)(address, size));
 }
 
 /* --- between processes -------------------------------------------------------------------------------------------- */
@@ -138,13 +146,14 @@ static CUresult count_export(struct process *process, uint64_t number, bool by_d
 CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
     struct process *process = process_if_open();
-    uint64_t number = physical_number(process, handle);
-    if (!physical_hold(process, number)) /* so that another thread does not end it before its export is recorded */
+    if (process == NULL)
         return REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
+    gate_close(&process->unmapping);
+    uint64_t number = physical_number(process, handle);
     CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && number != 0)
         result = count_export(process, number, type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, exported);
-    physical_drop(process, number);
+    gate_open(&process->unmapping);
     return result;
 }
 
@@ -170,6 +179,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
         result = charge_find(process, tag, &charge);
     if (result != CUDA_SUCCESS)
         return result;
+    gate_enter(&process->unmapping);
     result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
     if (result == CUDA_SUCCESS && !imported(process, *handle, charge)) {
         REAL(cuMemRelease)(*handle);
@@ -177,16 +187,21 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     } else if (result != CUDA_SUCCESS && charge.share != 0) {
         charge_end(process, &charge);
     }
+    gate_leave(&process->unmapping);
     return result;
 }
 
 /* --- multicast: an object takes no memory itself, but keeps the memory that is bound to it ------------------------ */
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties) {
-    CUresult result = REAL(cuMulticastCreate)(handle, properties);
     struct process *process;
-    if (result == CUDA_SUCCESS && process_open(&process) == CUDA_SUCCESS)
+    if (process_open(&process) != CUDA_SUCCESS)
+        return REAL(cuMulticastCreate)(handle, properties);
+    gate_enter(&process->unmapping);
+    CUresult result = REAL(cuMulticastCreate)(handle, properties);
+    if (result == CUDA_SUCCESS)
         physical_made(process, true, *handle, (struct charge){0});
+    gate_leave(&process->unmapping);
     return result;
 }
 
@@ -205,14 +220,17 @@ static void bound(struct process *process, CUmemGenericAllocationHandle object, 
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         uint64_t number;                                                                                               \
-        CUresult result = physical_hold_to_use(process, memory, end, &number);                                         \
-        if (result != CUDA_SUCCESS)                                                                                    \
-            return result;                                                                                             \
-        result = call;                                                                                                 \
-        if (result == CUDA_SUCCESS)                                                                                    \
+        if (process == NULL)                                                                                           \
+            return call;                                                                                               \
+        gate_close(&process->unmapping);                                                                               \
+        CUresult result = physical_hold_to_use(process, memory, end, &number), held = result;                          \
+        if (held == CUDA_SUCCESS)                                                                                      \
+            result = call;                                                                                             \
+        if (held == CUDA_SUCCESS && result == CUDA_SUCCESS)                                                            \
             bound(process, object, part_of(device, offset), number);                                                   \
-        else                                                                                                           \
+        else if (held == CUDA_SUCCESS)                                                                                 \
             physical_drop(process, number);                                                                            \
+        gate_open(&process->unmapping);                                                                                \
         return result;                                                                                                 \
     } while (0)
 

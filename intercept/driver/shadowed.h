@@ -111,6 +111,11 @@
       (CUgraphExec *exec, CUgraph graph, unsigned long long flags))                                                    \
     CUDA_STREAM_FORMS(X, cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000,                          \
       (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))                                   \
+    X(cuGraphDestroy, "cuGraphDestroy", 10000, ANY, (CUgraph graph))                                                   \
+    X(cuGraphAddDependencies, "cuGraphAddDependencies", 10000, ANY,                                                    \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count))                                   \
+    X(cuGraphAddDependencies_v2, "cuGraphAddDependencies", 12030, ANY,                                                 \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edges, size_t count))     \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, ANY, (CUgraphExec exec))                                        \
     CUDA_STREAM_FORMS(X, cuGraphLaunch, "cuGraphLaunch", 10000, (CUgraphExec exec, CUstream stream))                   \
     CUDA_STREAM_FORMS(X, cuGraphUpload, "cuGraphUpload", 11010, (CUgraphExec exec, CUstream stream))                   \
@@ -254,8 +259,10 @@
     X(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function))                           \
     X(cuKernelGetAttribute, (int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device))            \
     X(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count))                                             \
+    X(cuGraphGetEdges, (CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count))                             \
     X(cuGraphNodeGetType, (CUgraphNode node, CUgraphNodeType *type))                                                   \
     X(cuGraphMemAllocNodeGetParams, (CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters))                        \
+    X(cuGraphMemFreeNodeGetParams, (CUgraphNode node, CUdeviceptr *address))                                           \
     X(cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph *graph))                                               \
     X(cuCtxGetCurrent, (CUcontext *context))                                                                           \
     X(cuCtxGetDevice, (CUdevice *device))                                                                              \

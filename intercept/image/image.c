@@ -5,7 +5,7 @@
  * several architectures; the driver loads one entry.
  *
  * Only what an image's headers lead to is read, and only memory that is readable. An image whose headers lead elsewhere
- * is malformed; what cannot be parsed otherwise is hidden.
+ * is malformed, and so is PTX that cannot be parsed; what else cannot be is hidden.
  */
 #include "image/image.h"
 

@@ -9,8 +9,8 @@
 struct image_size {
     uint64_t code, data; /* in bytes: upper bounds */
     bool hidden;         /* there may be more than `code` and `data` */
-    bool malformed;      /* no driver can load it: its headers point outside of it, or outside of memory */
-    uint64_t spare;      /* so many bytes of `data` are not taken if what is hidden is what the driver loads */
+    bool malformed; /* not for the driver: its headers point outside of it or of memory, or PTX that cannot be read */
+    uint64_t spare; /* so many bytes of `data` are not taken if what is hidden is what the driver loads */
 };
 
 /*
@@ -18,7 +18,7 @@ struct image_size {
  * its text; the largest entry of a fat binary. The image's end is not known, so its headers are followed, and each page
  * is checked to be readable before it is read.
  *
- * `hidden` is set for compressed entries, unknown formats, sections without a name, and PTX that cannot be parsed. The
+ * `hidden` is set for compressed entries, unknown formats, and sections without a name. The
  * code of such an entry counts as large as the entry, or as it declares to be uncompressed.
  *
  * A driver that loads a hidden entry of a fat binary loads no other one. So the variables of the largest entry leave

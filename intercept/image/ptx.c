@@ -1,12 +1,15 @@
 /*
- * The variables that PTX declares with .global and .const. The parser works on a copy without comments and strings that
- * ends with a zero. A declaration that it cannot parse, such as one with a calculated size, sets `hidden`.
+ * The variables that PTX declares with .global and .const. The parser works on a copy without comments, strings and
+ * lines that begin with #, which ends with a zero. A declaration that it cannot parse, such as one with a calculated
+ * size, makes the text `malformed`: its size would not be counted. In a function, where the same words stand in
+ * instructions, it sets `hidden`.
  *
- * Source: "State Spaces" and "Variables" in the PTX ISA.
+ * Source: "State Spaces", "Variables", "Integer Constants" and "Source Format" in the PTX ISA.
  */
 #include "image/ptx.h"
 
 #include "region/pages.h"
+#include "system/explain.h"
 #include "system/mapped.h"
 
 #include <string.h>
@@ -61,15 +64,33 @@ static bool accept(struct reader *reader, char c) {
     return true;
 }
 
-/* A decimal number. Compilers write no other constant expression here. One that begins with 0 is octal: then this is an
- * upper bound. */
+/* The value of a digit of any base; 16 if it is none. */
+static unsigned digit_of(char c) {
+    static const char digits[] = "0123456789abcdef";
+    const char *found = c != '\0' ? strchr(digits, is_letter(c) ? c | 0x20 : c) : NULL;
+    return found != NULL ? (unsigned)(found - digits) : 16;
+}
+
+/* Skips what tells the base of a number: 0x, 0b, 0. */
+static unsigned read_base(struct reader *reader) {
+    char second = reader->at[0] == '0' ? reader->at[1] : '\0';
+    bool hexadecimal = second == 'x' || second == 'X', binary = second == 'b' || second == 'B';
+    reader->at += hexadecimal || binary ? 2 : 0;
+    return hexadecimal ? 16 : binary ? 2 : is_digit(second) ? 8 : 10;
+}
+
+/* An integer constant: hexadecimal, octal, binary or decimal, with or without U. Compilers write no other constant
+ * expression here. */
 static uint64_t read_number(struct reader *reader) {
     uint64_t number = 0;
     reader->failed = reader->failed || !is_digit(peek(reader));
-    for (; is_digit(*reader->at); reader->at++)
-        if (__builtin_mul_overflow(number, 10, &number) ||
-            __builtin_add_overflow(number, (uint64_t)(*reader->at - '0'), &number))
+    unsigned base = read_base(reader);
+    reader->failed = reader->failed || digit_of(*reader->at) >= base;
+    for (; digit_of(*reader->at) < base; reader->at++)
+        if (__builtin_mul_overflow(number, base, &number) ||
+            __builtin_add_overflow(number, digit_of(*reader->at), &number))
             reader->failed = true;
+    reader->at += *reader->at == 'U';
     reader->failed = reader->failed || in_word(*reader->at) || *reader->at == '.';
     return number;
 }
@@ -193,14 +214,16 @@ static void add_variable(struct image_size *size, const struct declared *declare
 }
 
 /* Parses " .align 4 .b8 a[8], b = 1, c[] = {1, 2};" after .global, and returns the end. */
-static const char *add_declaration(struct image_size *size, const char *from) {
+static const char *add_declaration(struct image_size *size, const char *from, bool in_function) {
     struct reader reader = {.at = from};
     struct declared declared = read_directives(&reader);
     if (!reader.failed)
         do
             add_variable(size, &declared, read_variable(&reader));
         while (!reader.failed && accept(&reader, ','));
-    size->hidden = size->hidden || reader.failed || peek(&reader) != ';';
+    bool unread = reader.failed || peek(&reader) != ';';
+    size->hidden = size->hidden || (unread && in_function);
+    size->malformed = size->malformed || (unread && !in_function);
     return reader.at;
 }
 
@@ -233,12 +256,24 @@ static bool after_ptr(const char *text, const char *end) {
     return end - text >= 4 && strncmp(end - 4, ".ptr", 4) == 0;
 }
 
+/* How many more braces are opened in a text than closed. */
+static int opened_in(const char *from, const char *end) {
+    int opened = 0;
+    for (; from < end; from++)
+        opened += (*from == '{') - (*from == '}');
+    return opened;
+}
+
 static void add_variables(struct image_size *size, const char *text, const char *space) {
+    const char *counted = text;
+    int depth = 0;
     for (const char *at = text; (at = strstr(at, space)) != NULL;) {
         const char *found = at;
         at += strlen(space);
+        depth += opened_in(counted, found);
+        counted = found;
         if (!in_word(*at) && !in_instruction(text, found) && !after_ptr(text, found))
-            at = add_declaration(size, at);
+            at = add_declaration(size, at, depth > 0);
     }
 }
 
@@ -265,15 +300,38 @@ static const char *comment_end(const char *from, const char *end) {
     return end;
 }
 
-/* Replaces comments and strings by as many spaces: a string may be an initializer, whose length counts. */
-static void blank(char *text, size_t length) {
+/* The end of a line that begins with #; NULL if it does not. */
+static const char *directive_end(const char *from, const char *end) {
+    const char *line_end = *from == '#' ? memchr(from, '\n', (size_t)(end - from)) : NULL;
+    return line_end == NULL && *from == '#' ? end : line_end;
+}
+
+/* Whether such a line only tells where the text is from: "# 1", "#line 1", "#file". Others may change what follows. */
+static bool is_marker(const char *from, const char *end) {
+    const char *word = from + 1;
+    while (word < end && is_space(*word))
+        word++;
+    size_t length = 0;
+    while (word + length < end && in_word(word[length]))
+        length++;
+    return length == 0 || is_digit(*word) || is(word, length, "line") || is(word, length, "file");
+}
+
+/* Replaces comments, strings and lines that begin with # by as many spaces: a string may be an initializer, whose length
+ * counts. False if such a line may change what follows. */
+static bool blank(char *text, size_t length) {
     const char *end = text + length;
+    bool plain = true;
     for (char *at = text; at < end;) {
-        const char *after = *at == '"' ? string_end(at, end) : comment_end(at, end);
+        const char *after = *at == '"' ? string_end(at, end) : comment_end(at, end),
+                   *directive = directive_end(at, end);
+        if (directive != NULL)
+            plain = is_marker(at, after = directive) && plain;
         size_t blanks = after != NULL ? (size_t)(after - at) : 0;
         memset(at, ' ', blanks);
         at += blanks != 0 ? blanks : 1;
     }
+    return plain;
 }
 
 struct image_size image_ptx_size(const char *text, size_t length) {
@@ -283,11 +341,15 @@ struct image_size image_ptx_size(const char *text, size_t length) {
     if (copy == NULL)
         return (struct image_size){.code = size.code, .data = UINT64_MAX}; /* more than any limit */
     memcpy(copy, text, length);
-    blank(copy, length);
+    size.malformed = !blank(copy, length);
     add_variables(&size, copy, ".global");
     add_variables(&size, copy, ".const");
     if (strstr(copy, ".managed") != NULL) /* the driver places these apart */
         add_to(&size.data, BLOCK_BYTES);
     mapped_free(copy, room);
+    if (size.malformed)
+        explain(CAUSE_PTX,
+                "cannot load PTX: it declares a variable whose size cannot be read, and which would not count "
+                "toward the limit; write sizes as numbers");
     return size;
 }

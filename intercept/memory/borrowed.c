@@ -24,15 +24,10 @@ static void drop_reference(struct process *process, uint64_t number) {
         charge_end(process, &memory.charge);
 }
 
-bool borrowed_destroying(struct process *process, CUexternalMemory memory, struct entry *handle) {
-    return process != NULL && objects_remove(process, KIND_EXTERNAL, (uintptr_t)memory, handle);
-}
-
-void borrowed_destroyed(struct process *process, const struct entry *handle, CUresult result) {
-    if (result == CUDA_SUCCESS)
-        drop_reference(process, handle->with);
-    else
-        objects_put(process, KIND_EXTERNAL, *handle);
+void borrowed_destroyed(struct process *process, CUexternalMemory memory) {
+    struct entry handle;
+    if (objects_remove(process, KIND_EXTERNAL, (uintptr_t)memory, &handle))
+        drop_reference(process, handle.with);
 }
 
 bool borrowed_mapping(struct process *process, CUexternalMemory memory, struct entry *mapped) {
@@ -77,6 +72,13 @@ CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdevice
         return result;
     charge_end(process, &mapped.charge);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool borrowed_await_imports(struct process *process) {
+    if (!process_has(process, KIND_POOL))
+        return false;
+    gate_close(&process->borrowing);
+    return true;
 }
 
 bool borrowed_freeing(struct process *process, uint64_t address, struct entry *mapped) {

@@ -10,12 +10,16 @@
 
 #include "state/contexts.h"
 
-/* External memory. borrowed_imported records it; if it returns false, there is no memory for the record, and the charge
- * stays until this process ends. borrowed_destroying removes the handle before the driver is called; borrowed_destroyed
- * follows with the driver's result, and puts the handle back if the driver refused. */
+/*
+ * A handle names the same memory, and is recorded if the driver knows it, while the gate `borrowing` (process.h) is
+ * entered: it is closed around the driver's calls that make or end handles of external memory and of pools that are
+ * imported, and their recording. The caller of the functions below has closed it, or has entered it to map memory.
+ */
+
+/* External memory. If borrowed_imported returns false, there is no memory for the record, and the charge stays until this
+ * process ends. borrowed_destroyed follows the driver's call that destroyed the handle. */
 bool borrowed_imported(struct process *process, CUexternalMemory memory, struct charge charge, uint32_t context);
-bool borrowed_destroying(struct process *process, CUexternalMemory memory, struct entry *handle);
-void borrowed_destroyed(struct process *process, const struct entry *handle, CUresult result);
+void borrowed_destroyed(struct process *process, CUexternalMemory memory);
 
 /* Mapping external memory: borrowed_mapping holds the memory before the driver is called, so that it does not end
  * meanwhile; borrowed_mapped records the address with the driver's result. For a mipmapped array, `address` is the
@@ -26,6 +30,10 @@ void borrowed_mapped(struct process *process, struct entry *mapped, CUresult res
 /* A pointer that was imported from another process's pool. It holds the pool's share if the pool's owner is of this
  * claim. If not, this process is charged for the memory at the pointer; on an error, the caller frees the pointer. */
 CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address);
+
+/* Before freeing an address that is not known: if another thread may be importing a pointer, which may be this one, waits
+ * until it is recorded, and closes the gate, which the caller opens after the driver's call. False if none may be. */
+bool borrowed_await_imports(struct process *process);
 
 /* Freeing any of these addresses, as in allocations.h. */
 bool borrowed_freeing(struct process *process, uint64_t address, struct entry *mapped);

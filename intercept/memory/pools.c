@@ -23,6 +23,10 @@ struct pool {
     uint32_t export;              /* the number that exported descriptors carry */
     struct charge charge;         /* what the driver has reserved */
     struct charge headroom;       /* taken for growth; in this process's own slot, even if the pool is a share */
+    /* Of the memory of graphs: */
+    struct charge growth; /* taken for launches that are being made */
+    uint64_t launching;   /* pages that these need at most */
+    uint64_t left;        /* pages that earlier launches may have left allocated */
 };
 
 /* Under the pools' lock. A destroyed and empty record is used again. */
@@ -125,22 +129,22 @@ static void move_grown(struct process *process, struct pool *pool, struct charge
         charge_move(process, from, &pool->charge, grown < from->pages ? grown : from->pages);
 }
 
-/* Under the pool's lock: charges what the driver has reserved, first from what was taken for growth; `growth` may be
- * NULL. */
-static void settle(struct process *process, struct pool *pool, struct charge *growth) {
+/* Under the pool's lock: charges what the driver has reserved, first from what was taken for growth. What graphs that are
+ * being launched rely on stays charged, even if it was trimmed meanwhile. */
+static void settle(struct process *process, struct pool *pool) {
     struct charge late;
-    uint64_t reserved = pool->charge.pages;
+    uint64_t reserved = pool->charge.pages, needed = pool->launching != 0 ? pool->launching + pool->left : 0;
     if (!pool->destroyed && !pool->destroying &&
         !reserved_pages(pool, &reserved)) /* unknown: assume all that was taken */
-        reserved = pool->charge.pages + pool->headroom.pages + (growth != NULL ? growth->pages : 0);
+        reserved = pool->charge.pages + pool->headroom.pages + pool->growth.pages;
     move_grown(process, pool, &pool->headroom, reserved);
-    if (growth != NULL)
-        move_grown(process, pool, growth, reserved);
+    move_grown(process, pool, &pool->growth, reserved);
     /* More than was taken: the limit may be exceeded, and nothing is granted until it no longer is. */
     if (reserved > pool->charge.pages && (pool->charge.pages != 0 || pool->charge.share != 0))
         charge_grow(process, &pool->charge, reserved - pool->charge.pages);
     else if (reserved > pool->charge.pages && charge_try(process, pool->gpu, reserved, &late) == CUDA_SUCCESS)
         pool->charge = late;
+    reserved = reserved > needed ? reserved : needed;
     if (reserved < pool->charge.pages)
         charge_give_part(process, &pool->charge, pool->charge.pages - reserved);
 }
@@ -208,7 +212,7 @@ void pools_settle(struct process *process) {
         end_if_released(process, pool);
     for (struct pool *pool = first; pool != NULL; pool = pool->next) {
         lock_take(&pool->lock);
-        settle(process, pool, NULL);
+        settle(process, pool);
         settle_headroom(process, pool);
         lock_give(&pool->lock);
     }
@@ -313,7 +317,7 @@ static bool has_headroom(struct process *process, struct pool *pool) {
 
 bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated) {
     uint32_t before = pool->charge.pages;
-    settle(process, pool, NULL);
+    settle(process, pool);
     bool grew = pool->charge.pages > before;
     if (allocated.address != 0 && !allocated.of_graph) {
         atomic_fetch_add(&pool->allocations, 1);
@@ -328,33 +332,78 @@ bool pools_leave(struct process *process, struct pool *pool, struct allocated al
 
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
 
-CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
-    uint64_t pages = pages_to_grow(bytes);
-    lock_take(&pool->lock);
-    struct charge like = pool->charge;
-    bool placed = is_placed(pool);
-    lock_give(&pool->lock);
-    /* Not under the lock, since this may trim the same pool. */
-    CUresult result =
-        placed ? pools_take_like(process, &like, pages, growth) : pools_take(process, pool->gpu, pages, growth);
-    if (result != CUDA_SUCCESS || placed)
-        return result;
-    lock_take(&pool->lock);
-    if (!is_placed(pool))
-        place(pool, growth);
-    like = pool->charge;
-    lock_give(&pool->lock);
-    if (like.region == growth->region)
-        return CUDA_SUCCESS;
-    charge_give(process, growth); /* another thread has placed the pool in another region meanwhile */
-    return pools_take_like(process, &like, pages, growth);
+/*
+ * The driver reserves memory for all graphs of a device together. The work of one launch comes after that of another, so
+ * a launch takes what is missing of its most and of what earlier launches have left allocated; several that are made at
+ * once, in an order that is not known, what is missing of the sum.
+ */
+
+/* Under the pool's lock: what other graphs may have left allocated; the driver knows at most how much that is. */
+static uint64_t left_by_others(const struct pool *pool, uint64_t own) {
+    uint64_t left = pool->left - own;
+    cuuint64_t used = 0;
+    if (left == 0 ||
+        REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS)
+        return left;
+    return region_pages(used) < left ? region_pages(used) : left;
 }
 
-void pools_graphs_after(struct process *process, struct pool *pool, struct charge *growth) {
+/* Under the pool's lock: takes pages for growth, in whole pieces, by which a driver may reserve, if there is room. */
+static CUresult grow(struct process *process, struct pool *pool, uint64_t missing) {
+    struct charge more = {0};
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    bool placed = is_placed(pool);
+    for (uint64_t pages = pages_to_grow(missing << REGION_PAGE_SHIFT);; pages = missing) {
+        result = placed ? charge_try_like(process, &pool->charge, pages, &more)
+                        : charge_try(process, pool->gpu, pages, &more);
+        if (result != CUDA_ERROR_OUT_OF_MEMORY || pages == missing)
+            break;
+    }
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!placed)
+        place(pool, &more);
+    more.pages += pool->growth.pages;
+    pool->growth = more;
+    return CUDA_SUCCESS;
+}
+
+/* Takes what is missing for a launch and for those that are being made, and adds it to these. */
+static CUresult try_launch(struct process *process, struct pool *pool, const struct graph_need *need, bool runs) {
+    CUresult result = CUDA_SUCCESS;
     lock_take(&pool->lock);
-    settle(process, pool, growth);
+    /* What a graph has left is freed before it is launched again. */
+    uint64_t own = runs && need->counted ? need->left : 0;
+    uint64_t have = pool->charge.pages + pool->growth.pages, needed = pool->launching + need->most;
+    if (needed + pool->left > have)
+        needed += left_by_others(pool, own);
+    if (needed > have)
+        result = grow(process, pool, needed - have);
+    if (result == CUDA_SUCCESS)
+        pool->launching += need->most;
     lock_give(&pool->lock);
-    charge_give(process, growth);
+    return result;
+}
+
+CUresult pools_graphs_before(struct process *process, struct pool *pool, const struct graph_need *need, bool runs) {
+    CUresult result = try_launch(process, pool, need, runs);
+    TRIMMING(process, pool->gpu, result, try_launch(process, pool, need, runs));
+    return result;
+}
+
+void pools_graphs_after(struct process *process, struct pool *pool, struct graph_need *need, bool launched) {
+    lock_take(&pool->lock);
+    pool->launching -= need->most;
+    if (launched && !need->counted) {
+        need->counted = true;
+        pool->left += need->left;
+    }
+    settle(process, pool);
+    uint64_t needed = pool->launching != 0 ? pool->launching + pool->left : 0;
+    uint64_t keep = needed > pool->charge.pages ? needed - pool->charge.pages : 0;
+    if (pool->growth.pages > keep)
+        charge_give_part(process, &pool->growth, pool->growth.pages - keep);
+    lock_give(&pool->lock);
 }
 
 /* --- allocations in pools ----------------------------------------------------------------------------------------- */

@@ -65,10 +65,18 @@ struct allocated {
 };
 bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated);
 
+/* What a graph needs on one device, in pages. */
+struct graph_need {
+    uint64_t most; /* at once, in the course of a launch */
+    uint64_t left; /* allocated when it has ended */
+    bool counted;  /* a launch was recorded as having left that; under the lock of the device's memory of graphs */
+};
+
 /* The same for the memory of graphs, without the pool's lock: a launch may wait for work that calls back into the
- * program. Until the pool is settled, its growth may be charged twice. */
-CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
-void pools_graphs_after(struct process *process, struct pool *pool, struct charge *growth);
+ * program. pools_graphs_before takes what the driver may have to reserve beyond what it has; `runs`: it is launched, not
+ * only uploaded. pools_graphs_after, with whether it was, settles the pool. */
+CUresult pools_graphs_before(struct process *process, struct pool *pool, const struct graph_need *need, bool runs);
+void pools_graphs_after(struct process *process, struct pool *pool, struct graph_need *need, bool launched);
 
 /* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. False if the address
  * is not known to be a pool's. */

@@ -99,6 +99,11 @@ bool contexts_put(struct process *process, CUcontext context, uint32_t serial, c
     uint64_t key = context != NULL ? (uintptr_t)context : pending_key(serial);
     lock_take(&contexts->lock);
     remove_pending(contexts, serial);
+    struct entry *former = table_find(&contexts->table, key);
+    if (former != NULL) { /* an alias that ended */
+        set_hint(contexts, context, NULL);
+        table_remove(&contexts->table, former);
+    }
     bool put = table_put(&contexts->table, (struct entry){.key = key, .charge = *charge, .context = serial}) != NULL;
     lock_give(&contexts->lock);
     return put;
@@ -133,8 +138,12 @@ bool contexts_remove(struct process *process, uint32_t serial, struct charge *ch
 }
 
 uint32_t contexts_serial(struct process *process, CUcontext context) {
-    struct place place = {0};
-    return find(&process->contexts, context, &place) ? place.context : 0;
+    struct contexts *contexts = &process->contexts;
+    lock_take(&contexts->lock);
+    const struct entry *known = table_find(&contexts->table, (uintptr_t)context);
+    uint32_t serial = known != NULL && known->with == 0 ? known->context : 0;
+    lock_give(&contexts->lock);
+    return serial;
 }
 
 CUcontext contexts_handle(struct process *process, uint32_t serial) {
@@ -168,7 +177,7 @@ void contexts_unalias(struct process *process, CUcontext context) {
     struct contexts *contexts = &process->contexts;
     lock_take(&contexts->lock);
     struct entry *known = table_find(&contexts->table, (uintptr_t)context);
-    if (known != NULL && known->charge.pages == 0) {
+    if (known != NULL && known->with != 0) {
         set_hint(contexts, context, NULL);
         table_remove(&contexts->table, known);
     }

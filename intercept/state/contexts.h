@@ -91,11 +91,12 @@ struct gate *contexts_gate(struct process *process, CUcontext context);
 
 uint32_t contexts_new_serial(struct process *process);
 
-/* The serial number of a context; 0 if it is unknown. */
+/* The serial number of a context; 0 if it is unknown. That of an alias is 0 too: whatever ends under this handle, it is
+ * not the context that the alias stands for. */
 uint32_t contexts_serial(struct process *process, CUcontext context);
 
 /* Records a context with its charge: first without a handle (NULL), while the driver is about to create it, then with
- * its handle, which replaces the former record. False if there is no memory for the record. */
+ * its handle, which replaces the former record, and an alias of the same handle. False if there is no memory for the record. */
 bool contexts_put(struct process *process, CUcontext context, uint32_t serial, const struct charge *charge);
 
 /* Removes a context that was recorded without a handle. */

@@ -4,8 +4,8 @@
  *
  * Each part has its own lock. Locks are taken in this order, never in reverse:
  *
- *   1. a device's lifecycle, the gate of creations, a context's gate, the gates of graphs and of unmapping, libraries,
- *      extras
+ *   1. a device's lifecycle, the gate of creations, a context's gate, the gates of graphs, of unmapping, borrowing and
+ *      making, libraries, extras
  *   2. the graphs', a pool's, the streams' two (`querying`, then `lock`)
  *   3. `opened` or `importing`, exports' two (`sharing`, then `lock`), objects', an allocation shard's, contexts', a region's
  *
@@ -108,10 +108,13 @@ struct pools {
     _Atomic(struct pool *) first; /* the list of all pools; never shortened */
 };
 
-/* In the gate are calls that make instances of graphs; see cuda/graph.c. */
+struct instance;
+
+/* The gate is closed while an instance of a graph is made: no graph ends or is reordered meanwhile; see cuda/graph.c. */
 struct graphs {
-    struct gate instantiations;
-    struct lock lock; /* the references of instances */
+    struct gate instantiating;
+    _Atomic(struct instance *) spare; /* an instance that is free */
+    struct lock lock;                 /* the references of instances */
 };
 
 /* See memory/streams.h. */
@@ -167,9 +170,11 @@ struct process {
     struct lock extras;              /* see context/extra.h */
     struct reentrant_lock libraries; /* see context/libraries.h */
     struct exported exported;
-    struct lock opened;         /* see cuda/ipc.c */
-    struct lock importing;      /* see memory/physical.c */
-    struct gate unmapping;      /* closed while a handle is retained by an address; see cuda/vmm.c */
+    struct lock opened;    /* see cuda/ipc.c */
+    struct lock importing; /* see memory/physical.c */
+    struct gate unmapping; /* calls that make, unmap or release physical memory; see cuda/vmm.c */
+    struct gate making;    /* calls that make arrays and modules; closed while an array or an unknown module ends */
+    struct gate borrowing; /* see memory/borrowed.h */
     _Atomic uint64_t externals; /* the last number, see memory/borrowed.c */
     _Atomic uint64_t physicals; /* the last number, see memory/physical.c */
 };

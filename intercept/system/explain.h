@@ -17,6 +17,7 @@ enum cause {
     CAUSE_CHECKPOINT,    /* a checkpoint or a restore that is not counted */
     CAUSE_GOVERNOR,      /* no thread for the governor */
     CAUSE_DRIVER,        /* the driver's library is missing or not usable */
+    CAUSE_PTX,           /* PTX whose variables cannot be read */
 };
 
 __attribute__((format(printf, 2, 3))) void explain(enum cause cause, const char *format, ...);

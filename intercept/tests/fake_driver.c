@@ -485,6 +485,45 @@ CUresult FAKE(cuMemGetAddressRange_v2)(CUdeviceptr *base, size_t *size, CUdevice
     return CUDA_SUCCESS;
 }
 
+/* External memory and pools of other processes take nothing of the device either. What is mapped lies where
+ * `fake_orders.opened` says. */
+CUresult FAKE(cuImportExternalMemory)(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from) {
+    *memory = (CUexternalMemory)&physical[from->type];
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuExternalMemoryGetMappedBuffer)(CUdeviceptr *address, CUexternalMemory memory,
+                                               const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *wanted) {
+    (void)memory, (void)wanted;
+    *address = fake_orders.opened[0];
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuDestroyExternalMemory)(CUexternalMemory memory) {
+    (void)memory;
+    call_in_end();
+    return ordered(&fake_orders.fail_free);
+}
+
+CUresult FAKE(cuMemPoolImportFromShareableHandle)(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                                                  unsigned long long flags) {
+    (void)handle, (void)type, (void)flags;
+    *pool = (CUmemoryPool)&physical[0];
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuMemPoolImportPointer)(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
+    (void)pool, (void)data;
+    *address = fake_orders.opened[0];
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuMemPoolDestroy)(CUmemoryPool pool) {
+    (void)pool;
+    call_in_end();
+    return ordered(&fake_orders.fail_free);
+}
+
 /* Only their addresses are of use. */
 CUresult FAKE(cuMemAlloc)(CUdeviceptr_v1 *address, unsigned int size) {
     (void)address, (void)size;
@@ -684,8 +723,12 @@ CUresult FAKE(cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CU
     return CUDA_SUCCESS;
 }
 
-/* Of managed memory only. */
+/* Of managed memory only, but for the device. */
 CUresult FAKE(cuPointerGetAttribute)(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
+    if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+        *(int *)value = 0;
+        return CUDA_SUCCESS;
+    }
     if (address - fake_orders.managed[0] >= fake_orders.managed[1])
         return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
@@ -756,7 +799,7 @@ CUresult FAKE(cuGetProcAddress_v2)(const char *symbol, void **function, int vers
                                    CUdriverProcAddressQueryResult *status);
 
 /* Places to answer with that no dlsym finds. Nobody calls them. */
-static char trampolines[64], fresh[1 << 16];
+static char trampolines[128], fresh[1 << 16];
 
 static void newer_pitch(void) {
 }
@@ -801,6 +844,12 @@ static const struct {
     F(cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020),
     F(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000),
     F(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010),
+    F(cuImportExternalMemory, "cuImportExternalMemory", 10000),
+    F(cuExternalMemoryGetMappedBuffer, "cuExternalMemoryGetMappedBuffer", 10000),
+    F(cuDestroyExternalMemory, "cuDestroyExternalMemory", 10000),
+    F(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020),
+    F(cuMemPoolImportPointer, "cuMemPoolImportPointer", 11020),
+    F(cuMemPoolDestroy, "cuMemPoolDestroy", 11020),
     F(cuMemGetInfo, "cuMemGetInfo", 2000),
     F(cuMemGetInfo_v2, "cuMemGetInfo", 3020),
     F(cuModuleLoadData, "cuModuleLoadData", 2000),

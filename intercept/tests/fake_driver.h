@@ -37,12 +37,13 @@ struct fake_orders {
     uint64_t image_blocks;    /* of 2 MiB that the next module or library takes of the current device */
     void (*in_image)(void);   /* called when the next image is about to be loaded, or asked for something */
     void (*in_launch)(void);  /* called while the next graph is launched */
-    void (*in_end)(void);     /* called when the next context is about to end, library unloaded, or handle closed */
-    uint64_t opened[2];       /* where memory of other processes is opened, and its bytes */
-    uint64_t variable_bytes;  /* the size of any variable */
-    bool pageable;            /* the devices use memory of malloc */
-    uint64_t managed[2];      /* where managed memory begins, and its bytes */
-    size_t pitch;             /* what the next pitched allocation takes as pitch; 0 is the usual */
+    void (*in_instantiate)(CUgraph graph); /* called when a graph has been instantiated */
+    void (*in_end)(void);    /* called when the next context is about to end, library unloaded, or handle closed */
+    uint64_t opened[2];      /* where memory of other processes is opened, and its bytes */
+    uint64_t variable_bytes; /* the size of any variable */
+    bool pageable;           /* the devices use memory of malloc */
+    uint64_t managed[2];     /* where managed memory begins, and its bytes */
+    size_t pitch;            /* what the next pitched allocation takes as pitch; 0 is the usual */
     enum fake_answers answers;
 };
 

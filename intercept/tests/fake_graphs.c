@@ -9,6 +9,7 @@
 
 struct CUgraph_st {
     size_t bytes; /* 0: free */
+    bool destroyed;
 };
 
 static struct CUgraph_st made[MADE]; /* instances too */
@@ -19,7 +20,7 @@ CUgraph fake_graph_new(size_t bytes) {
     for (int i = 0; i < MADE; i++) {
         if (made[i].bytes != 0)
             continue;
-        made[i].bytes = bytes;
+        made[i] = (struct CUgraph_st){.bytes = bytes};
         return &made[i];
     }
     abort();
@@ -27,6 +28,8 @@ CUgraph fake_graph_new(size_t bytes) {
 
 /* A graph is its own node. */
 static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    if (graph->destroyed)
+        return CUDA_ERROR_INVALID_VALUE;
     *count = 1;
     if (nodes != NULL)
         *nodes = (CUgraphNode)graph;
@@ -43,12 +46,20 @@ static CUresult node_parameters(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *pa
     memset(parameters, 0, sizeof *parameters);
     parameters->poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     parameters->bytesize = ((CUgraph)node)->bytes;
+    parameters->dptr = (uintptr_t)node;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUgraph graph) {
+    graph->destroyed = true;
     return CUDA_SUCCESS;
 }
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
     (void)flags;
     *exec = (CUgraphExec)fake_graph_new(graph->bytes);
+    if (fake_orders.in_instantiate != NULL)
+        fake_orders.in_instantiate(graph);
     return CUDA_SUCCESS;
 }
 
@@ -72,7 +83,7 @@ static CUresult launch(CUgraphExec exec, CUstream stream) {
 }
 
 static CUresult memory_attribute(CUdevice device, CUgraphMem_attribute attribute, void *value) {
-    (void)attribute;
+    (void)attribute; /* all that is reserved may be in use */
     *(cuuint64_t *)value = device == 0 ? reserved : 0;
     return CUDA_SUCCESS;
 }
@@ -96,6 +107,7 @@ void *fake_graphs_lookup(const char *name) {
         {"cuGraphNodeGetType", (any_function)node_type},
         {"cuGraphMemAllocNodeGetParams", (any_function)node_parameters},
         {"cuGraphInstantiateWithFlags", (any_function)instantiate},
+        {"cuGraphDestroy", (any_function)destroy},
         {"cuGraphExecDestroy", (any_function)exec_destroy},
         {"cuGraphLaunch", (any_function)launch},
         {"cuDeviceGetGraphMemAttribute", (any_function)memory_attribute},

@@ -232,7 +232,14 @@ static void declares(const char *ptx, uint64_t data) {
 
 static void hides(const char *ptx) {
     struct image image = text(ptx);
-    CHECK(size_in_all_ways(&image).hidden, "%s", ptx);
+    struct image_size size = size_in_all_ways(&image);
+    CHECK(size.hidden && !size.malformed, "%s", ptx);
+}
+
+/* What the driver does not get, since it may take more than can be read. */
+static void refuses(const char *ptx) {
+    struct image image = text(ptx);
+    CHECK(size_in_all_ways(&image).malformed, "%s", ptx);
 }
 
 /* --- cubins ------------------------------------------------------------------------------------------------------- */
@@ -311,7 +318,7 @@ static void test_spare(void) {
     CHECK(size_in_all_ways(&image).spare == 0, "nothing is hidden");
     add_entry(&image, PTX, LZ4, 700000, &part);
     CHECK(size_in_all_ways(&image).spare == CUBIN_DATA, "all of the other one's");
-    part = text(".version 8.0\n.global .b8 known[1000000];\n.global .unheard_of x;\n");
+    part = text(".version 8.0\n.global .b8 known[1000000];\n.func f() { .global .unheard_of x; }\n");
     uint64_t known = size_in_all_ways(&part).data;
     CHECK(known > 0 && size_in_all_ways(&part).spare == 0, "hidden beside what is known: %llu",
           (unsigned long long)known);
@@ -411,18 +418,35 @@ static void test_ptx_spaces_and_comments(void) {
     declares(".file 1 \"/*\"\n.global .b8 a[8];\n.file 2 \"*/\"\n", 17);
     declares("/* \" */ .global .b8 a[8]; // \"\n", 17);
     declares(".globally .constant", 0);
+    declares("# 1 \"/* a.cu\"\n.global .b8 a[8];\n#line 2 \"it's\"\n", 17);
+    declares("#\n.global\n  # 1 \"\n.b8\n#file /*\na[8]; # 2 .global .b8 b[8];", 17);
+    refuses("#define N 8\n");
+    refuses(" # include \"a.ptx\"\n");
 }
 
-/* Compilers write decimal numbers. The size of anything else is known when the program requests the variable. */
+static void test_ptx_numbers(void) {
+    static const char *const numbers[] = {"15", "0xf", "0XF", "0x0000000000000000000F", "017", "0b1111", "0B01111"};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        for (int is_unsigned = 0; is_unsigned < 2; is_unsigned++) {
+            char ptx[128];
+            snprintf(ptx, sizeof ptx, ".global .align 0x8U .b8 a[%s%s], b<0b1U>;", numbers[i], is_unsigned ? "U" : "");
+            declares(ptx, 2 * 15 + 8 + 2 + 8);
+        }
+    declares(".global .b8 a[0x40000000];", (UINT64_C(1) << 30) + 1);
+    declares(".global .b8 a[0];", 1);
+}
+
+/* Compilers write no other expressions. */
 static void test_ptx_expressions(void) {
-    static const char *const expressions[] = {"0x1F",    "0b101",   "10U",       "2+3*4",        "(4)",  "1 << 4",
-                                              "-3 + 10", "~0 & 12", "1 ? 5 : 9", "(.u64) 4 * 2", "size", "1.5"};
+    static const char *const expressions[] = {"2+3*4",     "(4)",  "1 << 4",       "-3 + 10", "~0 & 12",
+                                              "1 ? 5 : 9", "018",  "(.u64) 4 * 2", "size",    "1.5",
+                                              "0x",        "0xfg", "0b2",          "0b",      "10u",
+                                              "10UU",      "0xU",  "12a",          "0x1.8p3", "0x11111111111111111"};
     for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++) {
         char ptx[128];
         snprintf(ptx, sizeof ptx, ".global .b8 a[%s];", expressions[i]);
-        hides(ptx);
+        refuses(ptx);
     }
-    declares(".global .b8 a[017];", 2 * 17 + 1); /* octal: 15 */
 }
 
 /* As many elements as there are values, of which there are no more than characters. */
@@ -447,14 +471,16 @@ static void test_ptx_instructions_declare_nothing(void) {
 }
 
 static void test_ptx_that_is_not_understood(void) {
-    hides(".global .b8 a[-1];");
-    hides(".global .b8 a[18446744073709551616];");
-    hides(".global .unheard a[1];");
-    hides(".global .b8 a[1]");
-    hides(".global .b8");
-    hides(".global");
-    hides(".global .b8 1;");
-    hides(".global .attribute(.managed .b8 a;");
+    refuses(".global .b8 a[-1];");
+    refuses(".global .b8 a[18446744073709551616];");
+    refuses(".global .unheard a[1];");
+    refuses(".global .b8 a[1]");
+    refuses(".global .b8");
+    refuses(".global");
+    refuses(".global .b8 1;");
+    refuses(".global .attribute(.managed .b8 a;");
+    refuses(".func f() { ret; }\n.global .unheard a[1];");
+    hides(".func f() { unheard.global.u32 %r1, [p]; }");
     struct image_size size = size_of(".global .b64 a[9223372036854775807];", 36);
     CHECK(size.data == MOST && !size.hidden, "more than all memory: %llu", (unsigned long long)size.data);
     size = size_of(".global .b8 a[2147483647][2147483647][2147483647];", 50);
@@ -625,6 +651,7 @@ int main(int argc, char **argv) {
     RUN(test_wrapper);
     RUN(test_ptx_declarations);
     RUN(test_ptx_spaces_and_comments);
+    RUN(test_ptx_numbers);
     RUN(test_ptx_expressions);
     RUN(test_ptx_values_give_the_size);
     RUN(test_ptx_instructions_declare_nothing);

@@ -126,6 +126,11 @@ check "says why" 1 "$(grep -c 'no claim on it' "$work/said")"
 check "a forked child" 0 "$(under a "$work/worker" forked >/dev/null; echo $?)"
 check_at_most "a forked child, by the record" $((limit * mib)) "$(record a $first peak_bytes)"
 
+rm -rf "$work/g" && mkdir "$work/g"
+"$work/claim" "$work/g" 0000000d $first $limit 64
+check "graphs that fit" 0 "$(TRANCHE_REGIONS=$work/g SIMGPU_LABEL=graphs "$work/worker" graphs >/dev/null; echo $?)"
+check "graphs that fit: at most the limit" $((limit * mib)) "$(record graphs $first peak_bytes)"
+
 # --- threads that are in each other's way ---
 
 for what in launch reset; do

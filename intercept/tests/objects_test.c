@@ -1,6 +1,7 @@
 #include "objects_test.h"
 
 #include "../context/libraries.h"
+#include "../context/lifecycle.h"
 #include "../context/variables.h"
 #include "../driver/cuda_real.h"
 #include "../memory/objects.h"
@@ -221,6 +222,40 @@ void test_opened_during_a_close(void) {
     close_at(alike[0], 0);
 }
 
+static CUexternalMemory external;
+static CUmemoryPool pool;
+
+static void map_external(void) {
+    CUdeviceptr address;
+    fake_orders.opened[0] = alike[0];
+    CHECK(cuExternalMemoryGetMappedBuffer(&address, external, NULL) == CUDA_SUCCESS, "mapped");
+}
+
+static void import_pointer(void) {
+    CUdeviceptr address;
+    fake_orders.opened[0] = alike[1];
+    fake_orders.opened[1] = 20 * MIB;
+    CHECK(cuMemPoolImportPointer(&address, pool, NULL) == CUDA_SUCCESS, "imported");
+}
+
+/* The driver still has the handle, of which it makes an address before it ends it. */
+void test_mapped_while_it_ends(void) {
+    CUcontext context;
+    const CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.handle.fd = -1, .size = 10 * MIB};
+    with_context(&context);
+    CHECK(cuImportExternalMemory(&external, &from) == CUDA_SUCCESS && used_mib() == 10, "imported");
+    fake_orders.fail_free = CUDA_ERROR_INVALID_VALUE;
+    CHECK(cuDestroyExternalMemory(external) == CUDA_ERROR_INVALID_VALUE && used_mib() == 10, "refused");
+    fake_orders.in_end = map_external;
+    CHECK(cuDestroyExternalMemory(external) == CUDA_SUCCESS && used_mib() == 10, "it is mapped: %llu MiB",
+          (unsigned long long)used_mib());
+    CHECK(cuMemPoolImportFromShareableHandle(&pool, NULL, 0, 0) == CUDA_SUCCESS, "a pool of another claim");
+    fake_orders.in_end = import_pointer;
+    CHECK(cuMemPoolDestroy(pool) == CUDA_SUCCESS && used_mib() == 30, "a pointer is imported: %llu MiB",
+          (unsigned long long)used_mib());
+    CHECK(cuMemFree_v2(alike[0]) != CUDA_ERROR_OUT_OF_MEMORY && used_mib() == 30, "the driver refuses to free it");
+}
+
 /* --- what changes meanwhile --------------------------------------------------------------------------------------- */
 
 void test_objects_that_outlive_their_context(void) {
@@ -273,4 +308,29 @@ void test_destroyed_pools_are_not_found(void) {
     pools_destroyed(process, pool, CUDA_SUCCESS);
     CHECK(pools_find(process, handle) == NULL && pools_find(process, NULL) == NULL, "it is gone");
     CHECK(pools_memory(process, handle, 0, 0) != graphs && pools_find(process, handle) != NULL, "the handle again");
+}
+
+/* The driver makes and ends contexts under a handle that stood for another context a moment before. */
+void test_aliases_are_not_contexts(void) {
+    CUcontext first, reused = (CUcontext)(uintptr_t)alike[0]; /* NOLINT(performance-no-int-to-ptr) */
+    struct process *process = with_context(&first);
+    struct context_grant grant;
+    struct context_end end;
+    struct place place, known;
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && contexts_find(process, first, &place), "in the first");
+    contexts_alias(process, reused, first);
+    CHECK(contexts_find(process, reused, &known) && known.context == place.context, "an alias");
+    context_ending(process, reused, &end);
+    context_ended(&end, ENDED_CONTEXT);
+    CHECK(used_mib() == 50, "one of its handle has ended: %llu MiB", (unsigned long long)used_mib());
+    contexts_alias(process, reused, first);
+    CHECK(context_grant(&grant, 0) == CUDA_SUCCESS && context_created(&grant, CUDA_SUCCESS, reused) == CUDA_SUCCESS,
+          "one of its handle is made");
+    CHECK(used_mib() == 50 + context_bytes / MIB, "made: %llu MiB", (unsigned long long)used_mib());
+    CHECK(contexts_find(process, reused, &known) && known.context == grant.place.context, "it is its own");
+    context_ending(process, reused, &end);
+    context_ended(&end, ENDED_CONTEXT);
+    CHECK(used_mib() == 50 && !contexts_find(process, reused, &known), "ended: %llu MiB",
+          (unsigned long long)used_mib());
 }

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -321,7 +322,7 @@ static CUlibrary load_library(const char *image) {
 }
 
 /* Something in it cannot be understood. */
-static const char hidden[] = ".version 8.0\n.global .unheard_of x;\n";
+static const char hidden[] = ".version 8.0\n.func f() { .global .unheard_of x; }\n";
 
 static void neighbour_takes(void) {
     fake_take(0, 2 * (int64_t)LIMIT);
@@ -1147,6 +1148,62 @@ static void test_no_lock_during_a_launch(void) {
     CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS && cuGraphExecDestroy(spare) == CUDA_SUCCESS, "destroyed");
 }
 
+/* What the driver has reserved for graphs is charged, and nothing more while they are launched again. */
+static void test_graphs_are_charged_what_is_reserved(void) {
+    CUdeviceptr linear;
+    with_context(LIMIT);
+    CUgraphExec large = exec_of(64 * MIB), small = exec_of(MIB);
+    CHECK(cuGraphLaunch(small, NULL) == CUDA_SUCCESS && used() == 132 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuGraphLaunch(large, NULL) == CUDA_SUCCESS && used() == 164 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - 164 * MIB) == CUDA_SUCCESS, "the claim is full");
+    for (int i = 0; i < 3; i++)
+        CHECK(cuGraphLaunch(large, NULL) == CUDA_SUCCESS && cuGraphLaunch(small, NULL) == CUDA_SUCCESS, "again");
+    CHECK(cuMemFree_v2(linear) == CUDA_SUCCESS && cuDeviceGraphMemTrim(0) == CUDA_SUCCESS && used() == 100 * MIB,
+          "trimmed: %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - 100 * MIB - 32 * MIB) == CUDA_SUCCESS, "room for the small one");
+    CHECK(cuGraphLaunch(large, NULL) == CUDA_ERROR_OUT_OF_MEMORY && fake_peak(0) == LIMIT, "peak %llu",
+          (unsigned long long)fake_peak(0));
+    CHECK(cuGraphLaunch(small, NULL) == CUDA_SUCCESS && used() == LIMIT && fake_physical(0) == LIMIT, "used %llu",
+          (unsigned long long)used());
+}
+
+static void end_unseen(CUgraph graph) {
+    ((CUresult(*)(CUgraph))fake_graphs_lookup("cuGraphDestroy"))(graph);
+}
+
+static CUgraph destroyed;
+
+static void *end_graph(void *graph) {
+    CUresult result = cuGraphDestroy(graph);
+    destroyed = graph;
+    return result == CUDA_SUCCESS ? graph : NULL;
+}
+
+static pthread_t ending;
+
+/* Another thread destroys the graph. */
+static void end_beside(CUgraph graph) {
+    fake_orders.in_instantiate = NULL;
+    if (pthread_create(&ending, NULL, end_graph, graph) != 0)
+        abort();
+    for (int i = 0; i < 1000 && destroyed == NULL; i++)
+        sched_yield();
+}
+
+/* A graph that is gone before it can be read is not taken for one that needs nothing. */
+static void test_graph_destroyed_beside_its_instantiation(void) {
+    CUgraphExec exec = NULL;
+    void *done = NULL;
+    with_context(LIMIT);
+    fake_orders.in_instantiate = end_unseen;
+    CHECK(cuGraphInstantiateWithFlags(&exec, fake_graph_new(64 * MIB), 0) != CUDA_SUCCESS, "not read");
+    fake_orders.in_instantiate = end_beside;
+    exec = exec_of(64 * MIB);
+    CHECK(pthread_join(ending, &done) == 0 && done != NULL && done == destroyed, "destroyed");
+    CHECK(cuGraphLaunch(exec, NULL) == CUDA_SUCCESS && used() == 164 * MIB && fake_physical(0) == used(), "used %llu",
+          (unsigned long long)used());
+}
+
 /* Destructors that the program has registered. */
 static void test_calls_while_something_ends(void) {
     CUcontext first = with_context(LIMIT), context, primary;
@@ -1610,10 +1667,14 @@ int main(int argc, char **argv) {
     RUN(test_library_in_a_free_context);
     RUN(test_two_handles_of_one_address);
     RUN(test_opened_during_a_close);
+    RUN(test_mapped_while_it_ends);
     RUN(test_objects_that_outlive_their_context);
     RUN(test_replacing_what_has_changed);
     RUN(test_destroyed_pools_are_not_found);
+    RUN(test_aliases_are_not_contexts);
     RUN(test_no_lock_during_a_launch);
+    RUN(test_graphs_are_charged_what_is_reserved);
+    RUN(test_graph_destroyed_beside_its_instantiation);
     RUN(test_calls_while_something_ends);
     RUN(test_fork);
     RUN(test_fork_under_threads);

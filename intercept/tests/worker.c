@@ -9,6 +9,7 @@
  *   worker init N               N processes call cuInit at once; prints how many milliseconds the last one took
  *   worker reset SECONDS        resets the primary context in which other threads allocate at that moment
  *   worker launch SECONDS       destroys executable graphs that other threads launch at that moment, with little left of the limit
+ *   worker graphs               launches graphs that need no more than is left, in all orders of their nodes
  *   worker advise               advises managed memory to a GPU with a claim, and to one without
  *   worker own                  prefetches and advises memory of malloc to a GPU; prints what the call returned
  *   worker elsewhere            is refused memory of one GPU's pool in the other one's stream, on a full GPU
@@ -74,6 +75,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocati
 CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuGraphCreate(CUgraph *, unsigned int);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
+CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
 CUresult cuGraphLaunch(CUgraphExec, CUstream);
 CUresult cuGraphExecDestroy(CUgraphExec);
@@ -277,6 +279,56 @@ static int launch_and_destroy(double duration) {
     for (int i = 0; i < 12; i++)
         pthread_join(threads[i], NULL);
     return 0;
+}
+
+/* --- graphs that fit ---------------------------------------------------------------------------------------------- */
+
+/* A graph of allocations, each of which is freed before the next: one after the other, or all beside each other. */
+static CUgraphExec exec_of(int count, size_t bytes, bool chain) {
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUgraphNode last = NULL;
+    CUresult result = cuGraphCreate(&graph, 0);
+    for (int i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        CUDA_MEM_ALLOC_NODE_PARAMS allocation = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                               .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+                                                 .bytesize = bytes};
+        CUgraphNode node;
+        result = cuGraphAddMemAllocNode(&node, graph, &last, chain && last != NULL, &allocation);
+        if (result == CUDA_SUCCESS)
+            result = cuGraphAddMemFreeNode(&last, graph, &node, 1, allocation.dptr);
+    }
+    if (result == CUDA_SUCCESS)
+        result = cuGraphInstantiateWithFlags(&exec, graph, 0);
+    if (result != CUDA_SUCCESS)
+        fail("graph", result);
+    return exec;
+}
+
+static bool launches(CUgraphExec exec, const char *what) {
+    CUresult result = exec != NULL ? cuGraphLaunch(exec, NULL) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = cuCtxSynchronize();
+    if (result != CUDA_SUCCESS)
+        fail(what, result);
+    return result == CUDA_SUCCESS;
+}
+
+static int launch_graphs(void) {
+    enum { SMALL = 60 };
+    CUdeviceptr address;
+    size_t left, total;
+    if (cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS || cuCtxSetCurrent(primary) != CUDA_SUCCESS)
+        return fail("context", CUDA_SUCCESS);
+    CUgraphExec small = exec_of(SMALL, MIB / 2, false), large = exec_of(40, 128 * MIB, true);
+    bool done = launches(small, "small allocations") && launches(large, "large ones, one after the other");
+    done = done && cuMemGetInfo_v2(&left, &total) == CUDA_SUCCESS &&
+           cuMemAlloc_v2(&address, left / (2 * MIB) * (2 * MIB)) == CUDA_SUCCESS;
+    for (int i = 0; i < 10 && done; i++)
+        done = launches(small, "small ones again, in a full claim") && launches(large, "large ones again");
+    if (done && cuGraphLaunch(exec_of(6, 64 * MIB, false), NULL) != CUDA_ERROR_OUT_OF_MEMORY)
+        return fail("a graph without room", CUDA_SUCCESS);
+    return done ? 0 : 1;
 }
 
 /* --- advice ------------------------------------------------------------------------------------------------------- */
@@ -858,6 +910,8 @@ int main(int argc, char **argv) {
         return random_calls((unsigned)strtoul(argv[2], NULL, 10));
     if (strcmp(mode, "launch") == 0 && argc == 3)
         return launch_and_destroy(atof(argv[2]));
+    if (strcmp(mode, "graphs") == 0)
+        return launch_graphs();
     if (strcmp(mode, "advise") == 0)
         return advise();
     if (strcmp(mode, "former") == 0)

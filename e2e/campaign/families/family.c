@@ -7,31 +7,15 @@
 extern const struct family family_context, family_detach, family_linear, family_query, family_bad, family_stream,
     family_host, family_pool, family_graph, family_array, family_module, family_limit, family_vmm, family_ipc,
     family_green, family_crowd, family_crowd_pool, family_crowd_context, family_crowd_graph, family_crowd_share,
-    family_crowd_image, family_crowd_vmm;
+    family_crowd_image, family_crowd_vmm, family_crowd_race;
 
-const struct family *const families[] = {&family_context,
-                                         &family_detach,
-                                         &family_linear,
-                                         &family_host,
-                                         &family_query,
-                                         &family_bad,
-                                         &family_stream,
-                                         &family_pool,
-                                         &family_graph,
-                                         &family_array,
-                                         &family_module,
-                                         &family_limit,
-                                         &family_vmm,
-                                         &family_ipc,
-                                         &family_green,
-                                         &family_crowd,
-                                         &family_crowd_pool,
-                                         &family_crowd_context,
-                                         &family_crowd_graph,
-                                         &family_crowd_share,
-                                         &family_crowd_image,
-                                         &family_crowd_vmm,
-                                         NULL};
+const struct family *const families[] = {
+    &family_context,     &family_detach,        &family_linear,      &family_host,
+    &family_query,       &family_bad,           &family_stream,      &family_pool,
+    &family_graph,       &family_array,         &family_module,      &family_limit,
+    &family_vmm,         &family_ipc,           &family_green,       &family_crowd,
+    &family_crowd_pool,  &family_crowd_context, &family_crowd_graph, &family_crowd_share,
+    &family_crowd_image, &family_crowd_vmm,     &family_crowd_race,  NULL};
 
 bool is_of_crowd(unsigned index) {
     return strncmp(family_of(index)->name, "crowd", 5) == 0;

@@ -45,7 +45,7 @@ struct made {
     CUgraphExec exec;
     bool frees_again; /* what is still allocated when it is launched */
     unsigned count;
-    uint64_t need, most;           /* for a launch: as counted, and as taken at most */
+    uint64_t most;                 /* bytes that a launch takes at most */
     CUdeviceptr left[ALLOCATIONS]; /* allocated, and not freed by itself; 0: none */
     uint64_t sizes[ALLOCATIONS];
 };
@@ -114,7 +114,6 @@ static uint64_t random_bytes(struct call *call) {
 static void remember(struct made *made, unsigned i, CUdeviceptr address, uint64_t size, bool freed) {
     made->left[i] = freed ? 0 : address;
     made->sizes[i] = size;
-    made->need += rounded(size, PIECE);
     made->most += rounded(size, BLOCK);
 }
 
@@ -214,7 +213,7 @@ static void finish(struct call *call, struct made *made, bool (*graph)(struct ca
     needs(call, (uint64_t)ALLOCATIONS * 96 * MIB); /* at most, until it is known */
     bool good = graph(call, made);
     say(call, ": %u allocations of %llu bytes", made->count, (unsigned long long)made->most);
-    needs(call, made->need);
+    needs(call, made->most);
     good = good && instantiate(call, made);
     grows(call, ANYTHING_LESS, (int64_t)made->most);
     struct object object = {
@@ -285,7 +284,7 @@ static void launch(struct call *call) {
     stream_choose(call, &choice);
     async_lock();
     bool cannot = !made->frees_again && has_left(call, &object);
-    needs(call, made->need);
+    needs(call, made->most);
     async_note_device(&(struct call){.device = object.device, .gpu = object.gpu});
     say(call, "cuGraphLaunch%s in %p of device %d, on %d%s", choice.per_thread ? "_ptsz" : "", (void *)choice.stream,
         object.device, call->device, cannot ? ", too early" : "");
@@ -308,7 +307,7 @@ static void upload(struct call *call) {
         return;
     const struct made *made = made_of(&object);
     stream_choose(call, &choice);
-    needs(call, made->need);
+    needs(call, made->most);
     async_note_device(&(struct call){.device = object.device, .gpu = object.gpu});
     say(call, "cuGraphUpload of device %d", object.device);
     if (judged(call, CALL(choice.per_thread ? cu.cuGraphUpload_ptsz(made->exec, choice.stream)

@@ -87,6 +87,18 @@ static uint64_t variable_bytes(uint64_t *random, uint64_t most) {
     return most;
 }
 
+/* An integer constant, in any of the forms that PTX has. */
+static bool add_number(uint64_t *random, struct program *program, uint64_t number) {
+    static const char *const forms[] = {"%llu", "%llu", "%lluU", "0x%llx", "0X%llXU", "0%llo", "0%lloU"};
+    char binary[72] = "0b";
+    unsigned form = (unsigned)random_below(random, sizeof forms / sizeof forms[0] + 1);
+    if (form < sizeof forms / sizeof forms[0])
+        return add(program, forms[form], (unsigned long long)number);
+    for (unsigned bits = number != 0 ? 64 - (unsigned)__builtin_clzll(number) : 1, i = 0; i < bits; i++)
+        binary[2 + i] = (char)('0' + (number >> (bits - 1 - i) & 1));
+    return add(program, "%s", binary);
+}
+
 static bool add_variable(uint64_t *random, const struct program_wish *wish, unsigned index, struct program *program) {
     static const char *const spaces[] = {".global", ".visible .global", ".weak\t.global", ".visible .global"};
     const struct type *type = &types[random_below(random, sizeof types / sizeof types[0])];
@@ -104,10 +116,9 @@ static bool add_variable(uint64_t *random, const struct program_wish *wish, unsi
     added = added && add(program, "%s %sv%u", type->name, wish->prefix, index);
     if (elements == 1 && random_once_in(random, 2))
         added = added && add(program, ";\n");
-    else if (table)
-        added = added && add(program, "[%llu][4];\n", (unsigned long long)elements / 4);
     else
-        added = added && add(program, "[%llu];\n", (unsigned long long)elements);
+        added = added && add(program, "[") && add_number(random, program, table ? elements / 4 : elements) &&
+                add(program, table ? "][4];\n" : "];\n");
     count(program, elements * type->bytes, alignment, managed);
     if (index == 0)
         program->variable_size = elements * type->bytes;
@@ -139,6 +150,8 @@ static bool add_kernels(uint64_t *random, const char *prefix, struct program *pr
 bool program_ptx(uint64_t *random, const struct program_wish *wish, struct program *program) {
     *program = (struct program){.has_kernels = true, .local = 1};
     bool added = add(program, ".version 8.0\n.target sm_80\n.address_size 64\n");
+    if (random_once_in(random, 4)) /* where the text is from */
+        added = added && add(program, "# 1 \"/*.cu\n");
     unsigned variables = wish->data_most == 0 ? 0 : (unsigned)random_below(random, random_once_in(random, 4) ? 24 : 4);
     for (unsigned i = 0; i < variables && added; i++)
         added = add_variable(random, wish, i, program);

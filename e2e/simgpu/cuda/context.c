@@ -255,19 +255,21 @@ CUresult cuCtxGetCurrent(CUcontext *pctx) {
 
 /* ---- Green contexts: the primary context under another handle ---- */
 
+/* Under the mutex from the first on: a handle that is not `primary` yet is for cuCtxDestroy. */
 struct CUctx_st *context_green_new(struct CUctx_st *primary, struct CUgreenCtx_st *green) {
-    struct CUctx_st *handle = handle_new(&contexts);
+    struct CUctx_st *handle;
 
-    if (handle == NULL)
-        return NULL;
     pthread_mutex_lock(&mutex);
-    handle->device = primary->device;
-    handle->flags = primary->flags;
-    handle->api_version = primary->api_version;
-    handle->primary = true; /* lives and dies with it, and is not for cuCtxDestroy */
-    handle->target = primary;
-    handle->green = green;
-    handle->id = next_id++;
+    handle = handle_new(&contexts);
+    if (handle != NULL) {
+        handle->primary = true; /* lives and dies with it */
+        handle->device = primary->device;
+        handle->flags = primary->flags;
+        handle->api_version = primary->api_version;
+        handle->target = primary;
+        handle->green = green;
+        handle->id = next_id++;
+    }
     pthread_mutex_unlock(&mutex);
     return handle;
 }
@@ -275,7 +277,9 @@ struct CUctx_st *context_green_new(struct CUctx_st *primary, struct CUgreenCtx_s
 void context_green_delete(struct CUctx_st *handle) {
     if (stack.depth > 0 && stack.entries[stack.depth - 1].context == handle)
         stack.depth--;
+    pthread_mutex_lock(&mutex);
     handle_delete(&contexts, handle);
+    pthread_mutex_unlock(&mutex);
 }
 
 struct CUgreenCtx_st *context_green(void) {

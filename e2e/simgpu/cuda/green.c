@@ -151,6 +151,8 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *res
 
 /* ---- Contexts ---- */
 
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* around the making and the end of green contexts */
+
 static CUresult take_memory(struct CUgreenCtx_st *green) {
     TRY(heap_reserve_physical(driver->gpus[green->device], GREEN_BYTES));
     green->context = context_green_new(green->primary, green);
@@ -172,6 +174,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
             CUDA_ERROR_INVALID_VALUE);
     REQUIRE(device_valid(dev) && dev == desc->device, CUDA_ERROR_INVALID_DEVICE);
     TRY(cuDevicePrimaryCtxRetain(&primary, dev));
+    pthread_mutex_lock(&mutex);
     green = handle_new(&greens);
     ret = CUDA_ERROR_OUT_OF_MEMORY;
     if (green != NULL) {
@@ -180,9 +183,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
         green->primary = primary;
         ret = take_memory(green);
     }
+    if (green != NULL && ret != CUDA_SUCCESS)
+        handle_delete(&greens, green);
+    pthread_mutex_unlock(&mutex);
     if (ret != CUDA_SUCCESS) {
-        if (green != NULL)
-            handle_delete(&greens, green);
         cuDevicePrimaryCtxRelease_v2(dev);
         return ret;
     }
@@ -191,17 +195,23 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
-    CUdevice device;
+    struct CUgreenCtx_st gone;
+    bool valid;
 
     REQUIRE_INITIALISED();
-    REQUIRE(handle_valid(&greens, hCtx), CUDA_ERROR_INVALID_CONTEXT);
-    device = hCtx->device;
-    context_wait(hCtx->primary);
-    context_green_delete(hCtx->context);
-    handle_delete(&greens, hCtx);
-    sim_count_context(driver->gpus[device], -(int64_t)GREEN_BYTES);
-    sim_release(driver->gpus[device], GREEN_BYTES);
-    cuDevicePrimaryCtxRelease_v2(device);
+    pthread_mutex_lock(&mutex);
+    valid = handle_valid(&greens, hCtx);
+    if (valid) {
+        gone = *hCtx;
+        handle_delete(&greens, hCtx);
+    }
+    pthread_mutex_unlock(&mutex);
+    REQUIRE(valid, CUDA_ERROR_INVALID_CONTEXT);
+    context_wait(gone.primary);
+    context_green_delete(gone.context);
+    sim_count_context(driver->gpus[gone.device], -(int64_t)GREEN_BYTES);
+    sim_release(driver->gpus[gone.device], GREEN_BYTES);
+    cuDevicePrimaryCtxRelease_v2(gone.device);
     return CUDA_SUCCESS;
 }
 

@@ -10,6 +10,7 @@
 
 static const char ptx[] =
     HEAD "// .global .b8 comment[9999999];\n"
+         "# 1 \"/*.cu\n"
          "/* .global .b8 another[9999999]; */\n"
          ".extern .global .align 4 .b8 elsewhere[9999999];\n"
          ".visible .global .align 16 .v4 .f32 vectors[1024];\n"

@@ -1,4 +1,5 @@
 /* What contexts take beyond their overhead, and green contexts. */
+#include <pthread.h>
 #include <string.h>
 
 #include "harness.h"
@@ -313,6 +314,52 @@ static void no_green_context_without_room(void) {
     CHECK_INT(look("test").used[0], GPU0_BYTES - GPU0_CONTEXT - 10 * MIB);
 }
 
+/* What another thread destroys, whatever has the handle at that moment, until it is told to end. */
+static struct {
+    _Atomic(CUcontext) view;
+    _Atomic(CUgreenCtx) green;
+    _Atomic int ended, ends;
+} handles;
+
+static void *destroy_again(void *arg) {
+    while (!handles.ends) {
+        if (handles.view != NULL && cuCtxDestroy_v2(handles.view) == CUDA_SUCCESS)
+            handles.ended += 1000000;
+        if (handles.green != NULL && cuGreenCtxDestroy(handles.green) == CUDA_SUCCESS)
+            handles.ended++;
+    }
+    return arg;
+}
+
+/* Each green context ends once, and a view is never one for cuCtxDestroy. */
+static void green_contexts_end_once(void) {
+    enum { TIMES = 20000 };
+    CUdevResourceDesc desc;
+    CUdevResource all;
+    CUcontext view;
+    pthread_t thread;
+    int ended = 0;
+
+    context_on(0);
+    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    OK(cuDevResourceGenerateDesc(&desc, &all, 1));
+    CHECK_INT(pthread_create(&thread, NULL, destroy_again, NULL), 0);
+    for (int i = 0; i < TIMES; i++) {
+        CUgreenCtx green;
+
+        OK(cuGreenCtxCreate(&green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+        if (cuCtxFromGreenCtx(&view, green) == CUDA_SUCCESS)
+            handles.view = view;
+        handles.green = green;
+        ended += cuGreenCtxDestroy(green) == CUDA_SUCCESS;
+    }
+    handles.ends = 1;
+    pthread_join(thread, NULL);
+    CHECK_INT(ended + handles.ended, TIMES);
+    CHECK_INT(look("test").used[0], GPU0_CONTEXT);
+    CHECK_INT(look("test").sum[0].context_bytes, GPU0_CONTEXT);
+}
+
 const struct test limits_tests[] = {
     {"stacks take memory for every thread", stacks_take_memory_for_every_thread},
     {"printf buffers take memory", printf_buffers_take_memory},
@@ -326,5 +373,6 @@ const struct test limits_tests[] = {
     {"a green context is the primary and some memory", a_green_context_is_the_primary_and_some_memory},
     {"streams of green contexts", streams_of_green_contexts},
     {"no green context without room", no_green_context_without_room},
+    {"green contexts end once", green_contexts_end_once},
     {0},
 };

@@ -25,7 +25,7 @@ static const char *skip_space(const char *s) {
     for (;;) {
         while (isspace((unsigned char)*s))
             s++;
-        if (s[0] == '/' && s[1] == '/') {
+        if ((s[0] == '/' && s[1] == '/') || s[0] == '#') {
             s += strcspn(s, "\n");
         } else if (s[0] == '/' && s[1] == '*') {
             const char *end = strstr(s + 2, "*/");
