@@ -1,8 +1,7 @@
 package governor
 
 import (
-	"fmt"
-
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/governor/page"
 	"github.com/tranche-gpu/tranche/governor/protocol"
 	"github.com/tranche-gpu/tranche/governor/turns"
@@ -94,9 +93,9 @@ func (n *node) logOverrun(m *member, a turns.Action) {
 	var names []string
 	for _, process := range a.Overran {
 		if c := n.processes[process]; c != nil {
-			names = append(names, fmt.Sprintf("%d (%s)", c.pid, nameOf(c.pid)))
+			names = append(names, describe(c.pid, c.peer.name))
 		}
 	}
 	n.logger.Warn("a turn has not ended by its deadline: the next one has begun, and both claims are charged", "claim", m.ID,
-		"gpu", m.GPU.UUID, "processes", names)
+		"gpu", m.GPU.UUID, "processes", claim.ListNames(names))
 }

@@ -394,8 +394,8 @@ func TestObserver_Follows(t *testing.T) {
 
 func TestIsStopped(t *testing.T) {
 	pid := sleeper(t)
-	must.False(t, isStopped(pid))
+	must.False(t, isStopped(pid, frozenCgroups{}))
 	stop(t, pid)
-	must.True(t, isStopped(pid))
-	must.False(t, isStopped(1<<22+1))
+	must.True(t, isStopped(pid, frozenCgroups{}))
+	must.False(t, isStopped(1<<22+1, frozenCgroups{}))
 }

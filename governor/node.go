@@ -38,6 +38,7 @@ type node struct {
 	marks map[string]turns.Mark
 
 	beatDue, publishDue, checkDue time.Duration
+	published                     time.Duration // when the status was published last
 	publish                       func(snapshot)
 }
 
@@ -157,7 +158,7 @@ func (n *node) tick(now time.Duration) time.Duration {
 	}
 	if now >= n.publishDue {
 		n.publish(n.snapshot(now))
-		n.publishDue = now + publishes
+		n.published, n.publishDue = now, now+publishes
 		if len(n.conns) == 0 {
 			n.publishDue = now + 4*publishes
 		}

@@ -220,14 +220,18 @@ func (o *observer) fails(kind string, err error) bool {
 	return true
 }
 
-// log names each process once.
+// log names each process once, those of a claim in one line.
 func (o *observer) log(found map[string][]status.Process) {
-	for id, all := range found {
-		for _, p := range all {
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		var names []string
+		for _, p := range found[id] {
 			if !slices.Contains(o.found[id], p) {
-				o.options.Logger.Warn("a process of a governed claim uses the GPU outside of its turns: it has to load libcuda.so.1 by "+
-					"that name", "claim", id, "pid", p.PID, "name", p.Name)
+				names = append(names, describe(p.PID, p.Name))
 			}
+		}
+		if len(names) > 0 {
+			o.options.Logger.Warn("processes of a governed claim use the GPU outside of its turns: they have to load libcuda.so.1 by "+
+				"that name", "claim", id, "processes", claim.ListNames(names))
 		}
 	}
 }

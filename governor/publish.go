@@ -2,9 +2,11 @@ package governor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -28,6 +30,9 @@ type snapshot struct {
 	claims []*claim.Claim
 	joined map[user]bool
 }
+
+// publishSoon has the status published after a process has joined or left: not once for each of a thousand.
+func (n *node) publishSoon() { n.publishDue = min(n.publishDue, n.published+publishes/4) }
 
 // snapshot returns what there is to publish.
 func (n *node) snapshot(now time.Duration) snapshot {
@@ -55,7 +60,7 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		for _, o := range m.conns {
 			if o.process != 0 {
 				s.joined[user{uuid, o.pid}] = true
-				c.Joined = append(c.Joined, status.Process{PID: o.pid, Name: nameOf(o.pid)})
+				c.Joined = append(c.Joined, status.Process{PID: o.pid, Name: o.peer.name})
 			}
 		}
 		if len(c.Joined) > 0 {
@@ -132,4 +137,25 @@ func (p *publisher) write(s snapshot) {
 		p.logger.Error("cannot publish the status", "error", err)
 	}
 	p.failed = err != nil
+	if err := boundLog(filepath.Join(p.options.RunDir, status.Dir, status.LogFile)); err != nil {
+		p.logger.Error("cannot begin the log anew", "error", err)
+	}
+}
+
+// mostLogBytes is the size from which the log begins anew. It lies in memory, and nobody else may look after it: a governor outlives
+// the device plugin that has started it.
+const mostLogBytes = 1 << 20
+
+// boundLog begins the log anew if it has become large and is what this process writes to, and keeps what it had as another file.
+func boundLog(path string) error {
+	own, err := os.Stderr.Stat()
+	log, logErr := os.Lstat(path)
+	if err != nil || logErr != nil || !os.SameFile(own, log) || log.Size() <= mostLogBytes {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path+".old", text[max(len(text)-mostLogBytes, 0):], 0o600)
+	}
+	return errors.Join(err, os.Truncate(path, 0))
 }

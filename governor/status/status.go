@@ -13,10 +13,13 @@ import (
 	"github.com/tranche-gpu/tranche/claim/rundir"
 )
 
-// Dir is the governor's directory in the run directory, and FileName the file in it.
+// Dir is the governor's directory in the run directory, and FileName the status's file in it. A governor has locked LockFile while it
+// runs, and writes its log to LogFile if a device plugin has started it.
 const (
 	Dir      = "governor"
 	FileName = "status.json"
+	LockFile = "lock"
+	LogFile  = "log"
 )
 
 // format is the version of the file's format.

@@ -1,0 +1,285 @@
+package governor
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/governor/page"
+	"github.com/tranche-gpu/tranche/governor/protocol"
+	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/governor/turns"
+	"github.com/tranche-gpu/tranche/internal/proc"
+)
+
+// crowd is a node without sockets, on which a claim has many processes, and another one has one. Time is what the test says.
+type crowd struct {
+	*node
+	t         *testing.T
+	now       time.Duration
+	many, one *member
+	log       bytes.Buffer
+}
+
+func newCrowd(t *testing.T, pids ...int) *crowd {
+	t.Helper()
+	c := &crowd{t: t, now: time.Second}
+	c.node = newNode(nil, Options{Logger: hclog.New(&hclog.LoggerOptions{Output: &c.log})})
+	c.one, c.many = c.claim("0badcafe"), c.claim("0badcaff")
+	c.join(c.one, os.Getpid())
+	for _, pid := range pids {
+		c.join(c.many, pid)
+	}
+	return c
+}
+
+func (c *crowd) claim(id string) *member {
+	m := &member{governed: governed{Claim: claim.Claim{
+		ID: id, GPU: claim.GPU{UUID: "GPU-1"}, Compute: &claim.Compute{Share: 500, Max: 1000, Class: claim.ClassNormal},
+	}}}
+	c.claims[id] = m
+	return m
+}
+
+func (c *crowd) join(m *member, pid int) {
+	c.t.Helper()
+	pages, err := page.New()
+	must.NoError(c.t, err)
+	c.t.Cleanup(pages.Close)
+	c.last++
+	p := &peer{id: proc.ID{PID: pid, StartTime: uint64(c.last)}, name: "python3", page: pages}
+	o := &conn{node: c.node, fd: -1, of: m, pid: pid, peer: p, process: c.last}
+	p.conns, m.conns = []*conn{o}, append(m.conns, o)
+	c.peers[p.id], c.conns[o], c.processes[o.process] = p, true, o
+	c.gpu("GPU-1").Join(c.now, m.ID, part(m.Compute), o.process)
+	c.node.apply()
+}
+
+// drains has the claim with many processes have a turn, which ends and is not drained for a while.
+func (c *crowd) drains() {
+	c.t.Helper()
+	g := c.gpu("GPU-1")
+	g.Want(c.now, c.many.ID)
+	for range 1000 {
+		s, _ := g.Status(c.now, c.many.ID)
+		if other, _ := g.Status(c.now, c.one.ID); other.State == turns.Closed {
+			g.Drained(c.now, c.one.ID, c.one.conns[0].process, other.Turn, turns.Drain{})
+			g.Want(c.now, c.one.ID)
+		}
+		if s.State == turns.Closed && s.Turns > 0 {
+			break
+		}
+		c.now += time.Millisecond
+		g.Tick(c.now)
+	}
+	c.node.apply()
+	c.now += 20 * time.Millisecond
+	must.Greater(c.t, 100, len(g.Late(c.now)), must.Sprint("of the processes that the turn waits for"))
+}
+
+// reads returns how often a function reads a file, by the kernel's count.
+func reads(t *testing.T, do func()) int {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	count := func() (n int) {
+		text, err := os.ReadFile("/proc/thread-self/io")
+		must.NoError(t, err)
+		_, err = fmt.Sscanf(string(text[bytes.Index(text, []byte("syscr")):]), "syscr: %d", &n)
+		must.NoError(t, err)
+		return n
+	}
+	first := count()
+	own := count() - first // what counting takes
+	before := count()
+	do()
+	return count() - before - own
+}
+
+func repeat(pid, n int) (all []int) {
+	for range n {
+		all = append(all, pid)
+	}
+	return all
+}
+
+// All claims wait while the governor reads files: how many must not grow with the processes of one claim.
+func TestMany_ReadsDoNotGrow(t *testing.T) {
+	running := sleeper(t)
+	stopped := sleeper(t)
+	stop(t, stopped)
+	for name, pid := range map[string]int{"running": running, "stopped": stopped} {
+		t.Run(name, func(t *testing.T) {
+			c := newCrowd(t, repeat(pid, 300)...)
+			must.Between(t, 0, reads(t, func() { c.snapshot(c.now) }), 10)
+			c.drains()
+			for range 20 {
+				must.Between(t, 1, reads(t, func() { c.checkStopped(c.now) }), 400)
+				c.now += beat
+			}
+		})
+	}
+}
+
+// Bounded looks find all stopped processes of a claim after some beats, and that they go on.
+func TestMany_StoppedAreFound(t *testing.T) {
+	pid := sleeper(t)
+	stop(t, pid)
+	c := newCrowd(t, append(repeat(pid, 200), sleeper(t))...)
+	c.drains()
+	known := func() (count int) {
+		for _, p := range c.peers {
+			if p.stopped {
+				count++
+			}
+		}
+		return count
+	}
+	last := c.many.conns[200] // runs, and keeps the turn alone once it is looked at
+	for range 20 {
+		c.checkStopped(c.now)
+		c.now += beat
+		if last.peer.looked > 0 {
+			c.gpu("GPU-1").Drained(c.now, c.many.ID, last.process, c.gpuTurn(), turns.Drain{})
+		}
+	}
+	must.Eq(t, 200, known())
+	must.NoError(t, unix.Kill(pid, unix.SIGCONT))
+	awaitTrue(t, "the process to go on", func() bool { return !isStopped(pid, frozenCgroups{}) })
+	c.runs(c.now, c.many.conns[7].peer) // as a message says
+	must.Eq(t, 199, known())
+	for range 20 {
+		c.checkStopped(c.now)
+		c.now += beat
+	}
+	must.Eq(t, 0, known())
+}
+
+func (c *crowd) gpuTurn() uint64 {
+	s, _ := c.gpu("GPU-1").Status(c.now, c.many.ID)
+	return s.Turn
+}
+
+// A thousand processes that join at once have the status published some times, and not a thousand.
+func TestMany_JoinsArePublishedTogether(t *testing.T) {
+	c := newCrowd(t)
+	published := 0
+	c.publish = func(snapshot) { published++ }
+	for range 1000 {
+		c.now += time.Millisecond
+		c.publishSoon()
+		c.tick(c.now)
+	}
+	must.Between(t, 2, published, 10)
+}
+
+// An event is one short line of the log, whatever the processes are called and however many there are.
+func TestMany_OneLineOfLog(t *testing.T) {
+	isOneLine := func(t *testing.T, log string) {
+		t.Helper()
+		must.Eq(t, 1, strings.Count(log, "\n"), must.Sprint(log))
+		must.Less(t, 1000, len(log))
+		must.StrContains(t, log, "more")
+	}
+	t.Run("overrun", func(t *testing.T) {
+		c := newCrowd(t, repeat(os.Getpid(), 300)...)
+		for _, o := range c.many.conns {
+			o.peer.name = "py\nthon"
+		}
+		c.drains()
+		for range 50 {
+			c.now += 10 * time.Millisecond
+			c.gpu("GPU-1").Tick(c.now)
+			c.node.apply()
+		}
+		isOneLine(t, c.log.String())
+	})
+	t.Run("outside of turns", func(t *testing.T) {
+		var log bytes.Buffer
+		o := &observer{options: Options{Logger: hclog.New(&hclog.LoggerOptions{Output: &log})}}
+		found := make(map[string][]status.Process)
+		for pid := range 300 {
+			found["0badcafe"] = append(found["0badcafe"], status.Process{PID: pid, Name: "py\nthon"})
+		}
+		o.log(found)
+		isOneLine(t, log.String())
+	})
+	t.Run("refused", func(t *testing.T) {
+		c := newCrowd(t)
+		o := &conn{node: c.node, of: c.many, pid: os.Getpid()}
+		uuids := repeatText(strings.Repeat("\n", protocol.UUIDSize), protocol.MaxGPUs)
+		err := o.join(protocol.Message{Kind: protocol.Hello}, uuids)
+		must.ErrorContains(t, err, "it names 16 GPUs")
+		must.Less(t, 300, len(err.Error()))
+	})
+}
+
+func repeatText(text string, n int) (all []string) {
+	for range n {
+		all = append(all, text)
+	}
+	return all
+}
+
+// logsEnv has the test's binary govern, with a run directory and a state directory, and write a large log first.
+const logsEnv = "TRANCHE_TEST_LOGS"
+
+func governAndLog(runDir, stateDir string) {
+	for range 3 << 10 {
+		fmt.Fprintln(os.Stderr, strings.Repeat("x", 1<<10))
+	}
+	fmt.Fprintln(os.Stderr, "the last line")
+	err := Run(context.Background(), Options{RunDir: runDir, StateDir: stateDir, Logger: hclog.NewNullLogger()})
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// A governor that the device plugin has started outlives it, and its log is in memory.
+func TestLog_DoesNotFillMemory(t *testing.T) {
+	runDir := t.TempDir()
+	must.NoError(t, os.Mkdir(filepath.Join(runDir, status.Dir), 0o700))
+	path := filepath.Join(runDir, status.Dir, status.LogFile)
+	other := filepath.Join(runDir, "other")
+	for _, file := range []string{path, other} {
+		log, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		must.NoError(t, err)
+		governor := exec.Command("/proc/self/exe", runDir, t.TempDir())
+		governor.Env, governor.Stderr = []string{logsEnv + "=1"}, log
+		must.NoError(t, governor.Start())
+		log.Close()
+		began := time.Now()
+		size := func() int64 {
+			info, err := os.Stat(file)
+			must.NoError(t, err)
+			return info.Size()
+		}
+		if file == path {
+			awaitTrue(t, "the log to begin anew", func() bool { info, _ := os.Stat(path + ".old"); return info != nil && size() < 1<<20 })
+			text, err := os.ReadFile(path + ".old")
+			must.NoError(t, err)
+			must.Between(t, 1<<10, len(text), 1<<20)
+			must.StrHasSuffix(t, "the last line\n", string(text))
+		} else {
+			awaitTrue(t, "the status", func() bool {
+				s, err := status.Read(runDir)
+				must.NoError(t, err)
+				return s.Written.After(began)
+			})
+			must.Greater(t, 3<<20, size(), must.Sprint("a file of the operator's"))
+		}
+		_ = governor.Process.Kill()
+		_ = governor.Wait()
+	}
+}
