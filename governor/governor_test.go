@@ -392,6 +392,56 @@ func TestObserver_Follows(t *testing.T) {
 	}
 }
 
+// Of two claims of a container on one GPU, programs compute in the turns of one: what others take outside of turns is that one's, at
+// each look. Until one has joined it is the first one's.
+func TestObserver_TwoClaimsOfAContainer(t *testing.T) {
+	c := newCrowd(t)
+	inside := sleeper(t)
+	c.many.Container = container(t, inside)
+	c.one = c.claim("0badcafd")
+	c.one.Container = c.many.Container
+	var charged []map[string]float64
+	publications := 0
+	o := &observer{
+		changed: func() { publications++ },
+		charge:  func(_ string, parts map[string]float64) { charged = append(charged, parts) },
+		options: Options{
+			Logger: hclog.NewNullLogger(), RunDir: t.TempDir(),
+			Processes:   func(context.Context, string) ([]int, error) { return []int{inside}, nil },
+			Utilization: func(context.Context, string, time.Time) (map[int]float64, error) { return map[int]float64{inside: 0.5}, nil },
+		},
+	}
+	bypass := func(b layout.Bypass) {
+		must.NoError(t, layout.Write(o.options.RunDir, map[string]layout.GPU{"GPU-1": {Shares: true, Bypass: b}}))
+	}
+	bypass(layout.BypassCharged)
+	var seen sighting
+	observe := func(owner string) {
+		t.Helper()
+		s := c.snapshot(c.now)
+		o.know(s.claims, s.joined)
+		before := seen
+		seen = o.observe(t.Context(), seen)
+		must.Eq(t, owner, seen[user{"GPU-1", inside}].claim)
+		if before != nil {
+			o.name(&s.status)
+			must.SliceLen(t, 1, s.status.Claims[owner].NotJoined)
+			must.Eq(t, map[string]float64{owner: 0.5}, charged[len(charged)-1])
+		}
+	}
+	for range 20 {
+		observe(c.one.ID)
+	}
+	must.Eq(t, 1, publications)
+	c.join(c.many, os.Getpid())
+	since := seen[user{"GPU-1", inside}].since
+	for range 20 {
+		observe(c.many.ID)
+	}
+	must.Eq(t, 2, publications, must.Sprint("it is named for the other claim now"))
+	must.True(t, since.Equal(seen[user{"GPU-1", inside}].since), must.Sprint("it is there for as long as before"))
+}
+
 func TestIsStopped(t *testing.T) {
 	pid := sleeper(t)
 	must.False(t, isStopped(pid, frozenCgroups{}))

@@ -1,6 +1,7 @@
 package governor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -26,7 +28,8 @@ type snapshot struct {
 	status status.Status
 	// debts are by GPU and claim, in nanoseconds.
 	debts map[string]map[string]float64
-	// claims are the governed ones, and joined the processes that have joined one.
+	// claims are the governed ones, and joined the processes that have joined one. Those that have processes come first, and then
+	// they are ordered by ID: of a container's claims on a GPU, the one in whose turns its programs compute is before the others.
 	claims []*claim.Claim
 	joined map[user]bool
 }
@@ -48,7 +51,8 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		s.status.GPUs[uuid] = status.GPU{SwitchNS: uint64(g.Switch()), Joined: []string{}}
 		s.debts[uuid] = g.Debts(now)
 	}
-	for id, m := range n.claims {
+	for _, id := range slices.Sorted(maps.Keys(n.claims)) {
+		m := n.claims[id]
 		uuid := m.GPU.UUID
 		g := n.gpu(uuid)
 		c := status.Claim{GPUUUID: uuid, Compute: *m.Compute, Joined: []status.Process{}}
@@ -72,6 +76,9 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		copied := m.Claim
 		s.claims = append(s.claims, &copied)
 	}
+	slices.SortStableFunc(s.claims, func(a, b *claim.Claim) int {
+		return cmp.Compare(min(len(s.status.Claims[b.ID].Joined), 1), min(len(s.status.Claims[a.ID].Joined), 1))
+	})
 	return s
 }
 
