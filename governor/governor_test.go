@@ -3,6 +3,7 @@ package governor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -257,7 +258,29 @@ func TestRun_OneOnANode(t *testing.T) {
 	r := newRig(t)
 	err := Run(t.Context(), r.options)
 	must.ErrorIs(t, err, ErrRuns)
-	must.ErrorContains(t, err, filepath.Join(r.options.RunDir, status.Dir, LockFile))
+	must.ErrorContains(t, err, filepath.Join(r.options.RunDir, status.Dir, status.LockFile))
+	must.ErrorContains(t, err, fmt.Sprintf("process %d (governor.test) has the lock", os.Getpid()))
+}
+
+// Nobody but root can lock what a governor locks, also where an earlier version has let everybody: it would never start.
+func TestRun_LockIsPrivate(t *testing.T) {
+	r := newRig(t)
+	dir := filepath.Join(r.options.RunDir, status.Dir)
+	lock := filepath.Join(dir, status.LockFile)
+	isPrivate := func() {
+		t.Helper()
+		for path, mode := range map[string]os.FileMode{dir: 0o700, lock: 0o600} {
+			info, err := os.Stat(path)
+			must.NoError(t, err)
+			must.Eq(t, mode, info.Mode().Perm(), must.Sprint(path))
+		}
+	}
+	isPrivate()
+	r.stop()
+	must.NoError(t, os.Chmod(dir, 0o755))
+	must.NoError(t, os.Chmod(lock, 0o644))
+	r.start()
+	isPrivate()
 }
 
 // A claim's directory is made anew when its container starts, and is then another file system.
@@ -407,8 +430,10 @@ func TestObserver_TwoClaimsOfAContainer(t *testing.T) {
 		charge:  func(_ string, parts map[string]float64) { charged = append(charged, parts) },
 		options: Options{
 			Logger: hclog.NewNullLogger(), RunDir: t.TempDir(),
-			Processes:   func(context.Context, string) ([]int, error) { return []int{inside}, nil },
-			Utilization: func(context.Context, string, time.Time) (map[int]float64, error) { return map[int]float64{inside: 0.5}, nil },
+			Processes: func(context.Context, string) ([]int, error) { return []int{inside}, nil },
+			Utilization: func(context.Context, string, time.Time) (map[int]float64, error) {
+				return map[int]float64{inside: 0.5}, nil
+			},
 		},
 	}
 	bypass := func(b layout.Bypass) {

@@ -249,7 +249,7 @@ func governAndLog(runDir, stateDir string) {
 // A governor that the device plugin has started outlives it, and its log is in memory.
 func TestLog_DoesNotFillMemory(t *testing.T) {
 	runDir := t.TempDir()
-	must.NoError(t, os.Mkdir(filepath.Join(runDir, status.Dir), 0o700))
+	must.NoError(t, status.MakeDir(runDir))
 	path := filepath.Join(runDir, status.Dir, status.LogFile)
 	other := filepath.Join(runDir, "other")
 	for _, file := range []string{path, other} {

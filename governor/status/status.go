@@ -5,6 +5,7 @@ package status
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -83,8 +84,27 @@ type file struct {
 
 func dir(runDir string) string { return filepath.Join(runDir, Dir) }
 
+// MakeDir makes the governor's directory, or takes everybody but its owner the access that earlier versions have given: whoever can
+// open the lock can hold it.
+func MakeDir(runDir string) error {
+	err := os.MkdirAll(runDir, 0o755)
+	if err == nil {
+		err = os.MkdirAll(dir(runDir), 0o700)
+	}
+	if err == nil {
+		err = os.Chmod(dir(runDir), 0o700) //nolint:gosec // a directory
+	}
+	if err != nil {
+		return fmt.Errorf("make the governor's directory: %w", err)
+	}
+	return nil
+}
+
 // Write publishes a status in place of the one before.
 func Write(runDir string, s Status) error {
+	if err := MakeDir(runDir); err != nil {
+		return err
+	}
 	if err := rundir.Write(dir(runDir), FileName, file{Format: format, Status: s}); err != nil {
 		return fmt.Errorf("write the governor's status to %s: %w", filepath.Join(dir(runDir), FileName), err)
 	}
