@@ -266,17 +266,22 @@ func TestKeeper_Upgrades(t *testing.T) {
 	self, err := os.Executable()
 	must.NoError(t, err)
 	program := filepath.Join(t.TempDir(), "governor")
-	copyProgram := func() {
-		content, err := os.ReadFile(self)
-		must.NoError(t, err)
-		must.NoError(t, os.WriteFile(program+".new", content, 0o700))
+	content, err := os.ReadFile(self)
+	must.NoError(t, err)
+	replace := func(version string) {
+		must.NoError(t, os.WriteFile(program+".new", append(content, version...), 0o700))
 		must.NoError(t, os.Rename(program+".new", program))
 	}
-	copyProgram()
+	replace("1")
 	tr := newTrial(t, "good", func(o *Options) { o.Program = program })
 	first := tr.runs()
 	tr.stop()
-	copyProgram()
+	replace("1")
+	tr.keeper = New(tr.keeper.Options)
+	tr.run()
+	must.Eq(t, first, tr.runs(), must.Sprint("it is the same version"))
+	tr.stop()
+	replace("2")
 	tr.keeper = New(tr.keeper.Options)
 	tr.run()
 	tr.await("another governor", func(problem string) bool {
@@ -287,7 +292,7 @@ func TestKeeper_Upgrades(t *testing.T) {
 	second := tr.runs()
 	tr.stop()
 	must.NoError(t, os.Remove(filepath.Join(tr.keeper.dir(), status.LogFile))) // as if it wrote to another file
-	copyProgram()
+	replace("3")
 	tr.keeper = New(tr.keeper.Options)
 	tr.run()
 	must.Eq(t, second, tr.runs())

@@ -80,7 +80,12 @@ func hasOpen(pid int, file os.FileInfo) bool {
 func (g *Governor) Runs(program string) bool {
 	own, err := os.Stat(executable(g.PID))
 	file, fileErr := os.Stat(program)
-	return err == nil && fileErr == nil && os.SameFile(own, file)
+	if err != nil || fileErr != nil || os.SameFile(own, file) || own.Size() != file.Size() {
+		return err == nil && fileErr == nil && os.SameFile(own, file)
+	}
+	runs, err := os.ReadFile(executable(g.PID))
+	has, fileErr := os.ReadFile(program)
+	return err == nil && fileErr == nil && bytes.Equal(runs, has)
 }
 
 // endsWithin is how long a governor has to end by itself.
