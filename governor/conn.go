@@ -208,7 +208,7 @@ func (c *conn) enter(index int) {
 	c.process, c.gpu = n.last, index
 	n.processes[c.process] = c
 	n.gpu(c.of.GPU.UUID).Join(now, c.of.ID, part(c.of.Compute), c.process)
-	n.link(now, c.peer.conns)
+	n.pair(now, c, 1)
 	n.apply()
 	c.show()
 	n.publishSoon()
@@ -235,9 +235,7 @@ func (n *node) drop(c *conn, reason string) {
 	delete(n.conns, c)
 	c.of.conns = slices.DeleteFunc(c.of.conns, func(o *conn) bool { return o == c })
 	n.loop.remove(c.fd)
-	p, before := c.peer, []*conn(nil)
-	if p != nil {
-		before = slices.Clone(p.conns)
+	if p := c.peer; p != nil {
 		p.conns = slices.DeleteFunc(p.conns, func(o *conn) bool { return o == c })
 		defer n.release(p)
 	}
@@ -245,7 +243,7 @@ func (n *node) drop(c *conn, reason string) {
 		delete(n.processes, c.process)
 		now := monotonic()
 		n.gpu(c.of.GPU.UUID).Leave(now, c.of.ID, c.process)
-		n.link(now, before)
+		n.pair(now, c, -1)
 		n.apply()
 		n.publishSoon()
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/governor/page"
@@ -37,6 +36,7 @@ func newCrowd(t *testing.T, pids ...int) *crowd {
 	t.Helper()
 	c := &crowd{t: t, now: time.Second}
 	c.node = newNode(nil, Options{Logger: hclog.New(&hclog.LoggerOptions{Output: &c.log})})
+	c.publish = func(snapshot) {}
 	c.one, c.many = c.claim("0badcafe"), c.claim("0badcaff")
 	c.join(c.one, os.Getpid())
 	for _, pid := range pids {
@@ -86,7 +86,6 @@ func (c *crowd) drains() {
 	}
 	c.node.apply()
 	c.now += 20 * time.Millisecond
-	must.Greater(c.t, 100, len(g.Late(c.now)), must.Sprint("of the processes that the turn waits for"))
 }
 
 // reads returns how often a function reads a file, by the kernel's count.
@@ -123,53 +122,13 @@ func TestMany_ReadsDoNotGrow(t *testing.T) {
 	for name, pid := range map[string]int{"running": running, "stopped": stopped} {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(t, repeat(pid, 300)...)
-			must.Between(t, 0, reads(t, func() { c.snapshot(c.now) }), 10)
 			c.drains()
-			for range 20 {
-				must.Between(t, 1, reads(t, func() { c.checkStopped(c.now) }), 400)
+			for range 50 {
+				must.Less(t, 400, reads(t, func() { c.tick(c.now) }))
 				c.now += beat
 			}
 		})
 	}
-}
-
-// Bounded looks find all stopped processes of a claim after some beats, and that they go on.
-func TestMany_StoppedAreFound(t *testing.T) {
-	pid := sleeper(t)
-	stop(t, pid)
-	c := newCrowd(t, append(repeat(pid, 200), sleeper(t))...)
-	c.drains()
-	known := func() (count int) {
-		for _, p := range c.peers {
-			if p.stopped {
-				count++
-			}
-		}
-		return count
-	}
-	last := c.many.conns[200] // runs, and keeps the turn alone once it is looked at
-	for range 20 {
-		c.checkStopped(c.now)
-		c.now += beat
-		if last.peer.looked > 0 {
-			c.gpu("GPU-1").Drained(c.now, c.many.ID, last.process, c.gpuTurn(), turns.Drain{})
-		}
-	}
-	must.Eq(t, 200, known())
-	must.NoError(t, unix.Kill(pid, unix.SIGCONT))
-	awaitTrue(t, "the process to go on", func() bool { return !isStopped(pid, frozenCgroups{}) })
-	c.runs(c.now, c.many.conns[7].peer) // as a message says
-	must.Eq(t, 199, known())
-	for range 20 {
-		c.checkStopped(c.now)
-		c.now += beat
-	}
-	must.Eq(t, 0, known())
-}
-
-func (c *crowd) gpuTurn() uint64 {
-	s, _ := c.gpu("GPU-1").Status(c.now, c.many.ID)
-	return s.Turn
 }
 
 // A thousand processes that join at once have the status published some times, and not a thousand.
@@ -282,4 +241,44 @@ func TestLog_DoesNotFillMemory(t *testing.T) {
 		_ = governor.Process.Kill()
 		_ = governor.Wait()
 	}
+}
+
+// A process that joins claims on several GPUs costs the same, however many have joined them: all claims wait for that.
+func TestMany_PartnersDoNotGrow(t *testing.T) {
+	c := newCrowd(t)
+	const gpus = 8
+	var claims []*member
+	for i := range gpus {
+		m := c.claim(fmt.Sprintf("%08x", i))
+		m.GPU.UUID = fmt.Sprintf("GPU-%d", i)
+		claims = append(claims, m)
+	}
+	pages, err := page.New()
+	must.NoError(t, err)
+	t.Cleanup(pages.Close)
+	join := func() {
+		p := &peer{id: proc.ID{PID: os.Getpid(), StartTime: uint64(c.last)}, page: pages}
+		c.peers[p.id] = p
+		for gpu, m := range claims {
+			o := &conn{node: c.node, fd: -1, of: m, pid: p.id.PID, peer: p}
+			p.conns, m.conns = append(p.conns, o), append(m.conns, o)
+			c.conns[o] = true
+			o.enter(gpu)
+		}
+	}
+	// The shortest time is what the work takes on a machine that does other things, too.
+	shortest := func() time.Duration {
+		least := time.Hour
+		for range 30 {
+			began := monotonic()
+			join()
+			least = min(least, monotonic()-began)
+		}
+		return least
+	}
+	few := shortest()
+	for range 1000 {
+		join()
+	}
+	must.Less(t, 10*few, shortest())
 }

@@ -53,6 +53,8 @@ type member struct {
 	governed
 	listener listener
 	conns    []*conn
+	// partners are the claims on other GPUs that processes of this claim have joined, with the number of these processes.
+	partners map[*member]int
 	// overran is when an overrun was logged last.
 	overran time.Duration
 	// complained is when something was logged last of its processes.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tranche-gpu/tranche/governor/turns"
-	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // mostLooks is how many processes of a claim are looked at in a beat at most: each look reads files, and all claims wait for that.
@@ -137,15 +136,3 @@ func (f frozenCgroups) says(path, line string) bool {
 	}
 	return frozen
 }
-
-// nameOf returns the name of a process's program, for people.
-func nameOf(pid int) string {
-	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil {
-		return "?"
-	}
-	return strings.TrimSpace(string(name))
-}
-
-// describe returns a process for a line of the log: a program can name itself as it likes.
-func describe(pid int, name string) string { return fmt.Sprintf("%d (%s)", pid, printable.Text(name)) }
