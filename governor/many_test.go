@@ -64,7 +64,7 @@ func (c *crowd) join(m *member, pid int) {
 	p.conns, m.conns = []*conn{o}, append(m.conns, o)
 	c.peers[p.id], c.conns[o], c.processes[o.process] = p, true, o
 	c.gpu("GPU-1").Join(c.now, m.ID, part(m.Compute), o.process)
-	c.node.apply()
+	c.apply()
 }
 
 // drains has the claim with many processes have a turn, which ends and is not drained for a while.
@@ -84,7 +84,7 @@ func (c *crowd) drains() {
 		c.now += time.Millisecond
 		g.Tick(c.now)
 	}
-	c.node.apply()
+	c.apply()
 	c.now += 20 * time.Millisecond
 }
 
@@ -96,7 +96,8 @@ func reads(t *testing.T, do func()) int {
 	count := func() (n int) {
 		text, err := os.ReadFile("/proc/thread-self/io")
 		must.NoError(t, err)
-		_, err = fmt.Sscanf(string(text[bytes.Index(text, []byte("syscr")):]), "syscr: %d", &n)
+		_, counted, _ := strings.Cut(string(text), "syscr:")
+		_, err = fmt.Sscan(counted, &n)
 		must.NoError(t, err)
 		return n
 	}
@@ -161,7 +162,7 @@ func TestMany_OneLineOfLog(t *testing.T) {
 		for range 50 {
 			c.now += 10 * time.Millisecond
 			c.gpu("GPU-1").Tick(c.now)
-			c.node.apply()
+			c.apply()
 		}
 		isOneLine(t, c.log.String())
 	})

@@ -155,10 +155,10 @@ const mostLogBytes = 1 << 20
 
 // boundLog begins the log anew if it has become large and is what this process writes to, and keeps what it had as another file.
 func boundLog(path string) error {
-	own, err := os.Stderr.Stat()
+	own, ownErr := os.Stderr.Stat()
 	log, logErr := os.Lstat(path)
-	if err != nil || logErr != nil || !os.SameFile(own, log) || log.Size() <= mostLogBytes {
-		return nil
+	if ownErr != nil || logErr != nil || !os.SameFile(own, log) || log.Size() <= mostLogBytes {
+		return nil //nolint:nilerr // it writes elsewhere
 	}
 	text, err := os.ReadFile(path)
 	if err == nil {

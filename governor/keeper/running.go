@@ -38,7 +38,7 @@ func Find(runDir, program string) (*Governor, error) {
 	// The start time is read first: whatever is found out then is of this process, or of none.
 	id, err := proc.Find(recorded(lockFile))
 	if err != nil || !isGovernor(id.PID, program) || !hasOpen(id.PID, lock) || !id.MayLive() {
-		return nil, nil
+		return nil, nil //nolint:nilerr // it has ended
 	}
 	log, err := os.Stat(filepath.Join(runDir, status.Dir, status.LogFile))
 	stderr, stderrErr := os.Stat(fmt.Sprintf("/proc/%d/fd/2", id.PID))
