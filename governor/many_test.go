@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/governor/page"
@@ -119,7 +120,7 @@ func repeat(pid, n int) (all []int) {
 func TestMany_ReadsDoNotGrow(t *testing.T) {
 	running := sleeper(t)
 	stopped := sleeper(t)
-	stop(t, stopped)
+	must.NoError(t, unix.Kill(stopped, unix.SIGSTOP))
 	for name, pid := range map[string]int{"running": running, "stopped": stopped} {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(t, repeat(pid, 300)...)
