@@ -81,6 +81,7 @@ func (k *Keeper) setProblem(text string) {
 
 // Run keeps a governor running until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
+	k.upgrade(ctx)
 	pause := firstPause
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -106,7 +107,7 @@ func (k *Keeper) once(ctx context.Context) string {
 	if err != nil {
 		return err.Error()
 	}
-	if held && !k.upgrade(ctx) {
+	if held {
 		k.watch(ctx, time.Now(), nil)
 		return "the governor has ended"
 	}
@@ -122,21 +123,19 @@ func (k *Keeper) once(ctx context.Context) string {
 	return fmt.Sprintf("the governor has ended (%v): %s", <-child.ended, lastLine(k.logFile()))
 }
 
-// upgrade ends the governor that runs, so that another can be started, if a keeper has started it and its program was replaced since.
-func (k *Keeper) upgrade(ctx context.Context) (ended bool) {
+// upgrade ends the governor that runs, so that another is started, if a keeper has started it and its program was replaced since.
+func (k *Keeper) upgrade(ctx context.Context) {
 	g, err := Find(k.RunDir, k.Program)
 	if err != nil || g == nil || !g.Kept || g.Runs(k.Program) {
-		return false
+		return
 	}
 	if _, err := os.Stat(k.Program); err != nil {
-		return false
+		return
 	}
 	k.Logger.Info("the governor runs a program that was replaced: it ends, and another is started", "pid", g.PID)
 	if err := g.Stop(ctx); err != nil {
 		k.Logger.Warn("cannot end the governor", "error", err)
-		return false
 	}
-	return true
 }
 
 // watch returns when the governor has ended or the context has. The child is nil for a governor that another process has started.
