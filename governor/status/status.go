@@ -91,7 +91,11 @@ func MakeDir(runDir string) error {
 	if err == nil {
 		err = os.MkdirAll(dir(runDir), 0o700)
 	}
+	var info os.FileInfo
 	if err == nil {
+		info, err = os.Stat(dir(runDir))
+	}
+	if err == nil && info.Mode().Perm() != 0o700 {
 		err = os.Chmod(dir(runDir), 0o700) //nolint:gosec // a directory
 	}
 	if err != nil {
