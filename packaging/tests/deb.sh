@@ -37,16 +37,16 @@ check "deb: the plugin is still linked" "nomad-driver-tranche version $version" 
 
 # --- removal ---
 
+mkdir -p "$root/run/tranche/governor"
+in_root setsid sh -c 'while [ -e /usr/bin/tranche ]; do tranche governor >>/run/tranche/governor/log 2>&1; done' & # as the device plugin does
+keeper=$!
+until [ -s "$root/run/tranche/governor/status.json" ]; do sleep 0.1; done
 in_root dpkg --remove tranche >"$layers/log" 2>&1
 check "deb: removal under a running task" 1 "$(($? != 0))"
 check "deb: the refusal names the container" 1 "$(grep -c 'container web runs with claim 00c0ffee' "$layers/log")"
 check "deb: it is still installed" installed "$(in_root dpkg-query --show --showformat '${db:Status-Status}' tranche)"
 check "deb: the plugin is still there" "nomad-driver-tranche version $version" "$(in_root $plugin --version)"
 end_task
-mkdir -p "$root/run/tranche/governor"
-in_root setsid sh -c 'while [ -e /usr/bin/tranche ]; do tranche governor >>/run/tranche/governor/log 2>&1; done' & # as the device plugin does
-keeper=$!
-until [ -s "$root/run/tranche/governor/status.json" ]; do sleep 0.1; done
 in_root dpkg --remove tranche >"$layers/log" 2>&1
 check "deb: removal" 0 $?
 check "deb: removal ends the governor" 1 "$(grep -c 'ended the governor' "$layers/log")"
