@@ -2,10 +2,14 @@ package governor
 
 import (
 	"fmt"
+	"os"
+	"strings"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/governor/page"
 	"github.com/tranche-gpu/tranche/governor/protocol"
 	"github.com/tranche-gpu/tranche/governor/turns"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // apply makes the state machines' actions known to the processes. An event on one GPU can end a turn on another, too.
@@ -94,9 +98,21 @@ func (n *node) logOverrun(m *member, a turns.Action) {
 	var names []string
 	for _, process := range a.Overran {
 		if c := n.processes[process]; c != nil {
-			names = append(names, fmt.Sprintf("%d (%s)", c.pid, nameOf(c.pid)))
+			names = append(names, describe(c.pid, c.peer.name))
 		}
 	}
 	n.logger.Warn("a turn has not ended by its deadline: the next one has begun, and both claims are charged", "claim", m.ID,
-		"gpu", m.GPU.UUID, "processes", names)
+		"gpu", m.GPU.UUID, "processes", claim.ListNames(names))
 }
+
+// nameOf returns the name of a process's program, for people.
+func nameOf(pid int) string {
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return "?"
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// describe returns a process for a line of the log: a program can name itself as it likes.
+func describe(pid int, name string) string { return fmt.Sprintf("%d (%s)", pid, printable.Text(name)) }

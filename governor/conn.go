@@ -70,7 +70,7 @@ func (n *node) accept(m *member, listener int) {
 // read handles the messages that have come.
 func (c *conn) read() {
 	var packet [protocol.MaxSize + 1]byte
-	for range 64 { // others have messages, too
+	for range 8 { // others have messages, too
 		size, _, flags, _, err := unix.Recvmsg(c.fd, packet[:], nil, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		switch {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
@@ -131,6 +131,7 @@ func (c *conn) handle(m protocol.Message, uuids []string) error {
 		c.tell()
 	}
 	n, now, id := c.node, monotonic(), c.of.ID
+	n.runs(now, c.peer)
 	g := n.gpu(c.of.GPU.UUID)
 	switch m.Kind {
 	case protocol.Want:
@@ -165,7 +166,7 @@ func (c *conn) join(m protocol.Message, uuids []string) error {
 	case index >= protocol.MaxGPUs:
 		return fmt.Errorf("its GPU has the index %d", m.Value[1])
 	case len(uuids) > 1 || uuids[0] != c.of.GPU.UUID:
-		return fmt.Errorf("it names the GPUs %q, and the claim is on %s", uuids, c.of.GPU.UUID)
+		return fmt.Errorf("it names %d GPUs, the first is %q, and the claim is on %s", len(uuids), uuids[0], c.of.GPU.UUID)
 	}
 	if c.of.isForeign(c.pid) {
 		return errors.New("it is not in the claim's container")
@@ -174,6 +175,7 @@ func (c *conn) join(m protocol.Message, uuids []string) error {
 	if err != nil {
 		return err
 	}
+	c.node.runs(monotonic(), p)
 	if len(uuids) > 0 && slices.ContainsFunc(p.conns, func(o *conn) bool { return o.process != 0 && o.gpu == index }) {
 		c.node.release(p)
 		return errors.New("it has joined with this GPU before")
@@ -206,10 +208,10 @@ func (c *conn) enter(index int) {
 	c.process, c.gpu = n.last, index
 	n.processes[c.process] = c
 	n.gpu(c.of.GPU.UUID).Join(now, c.of.ID, part(c.of.Compute), c.process)
-	n.link(now, c.peer.conns)
+	n.pair(now, c, 1)
 	n.apply()
 	c.show()
-	n.publishDue = now
+	n.publishSoon()
 }
 
 // complain logs why a process of a claim does not compute in turns, at a limited rate.
@@ -233,9 +235,7 @@ func (n *node) drop(c *conn, reason string) {
 	delete(n.conns, c)
 	c.of.conns = slices.DeleteFunc(c.of.conns, func(o *conn) bool { return o == c })
 	n.loop.remove(c.fd)
-	p, before := c.peer, []*conn(nil)
-	if p != nil {
-		before = slices.Clone(p.conns)
+	if p := c.peer; p != nil {
 		p.conns = slices.DeleteFunc(p.conns, func(o *conn) bool { return o == c })
 		defer n.release(p)
 	}
@@ -243,9 +243,9 @@ func (n *node) drop(c *conn, reason string) {
 		delete(n.processes, c.process)
 		now := monotonic()
 		n.gpu(c.of.GPU.UUID).Leave(now, c.of.ID, c.process)
-		n.link(now, before)
+		n.pair(now, c, -1)
 		n.apply()
-		n.publishDue = now
+		n.publishSoon()
 	}
 }
 

@@ -19,9 +19,6 @@ import (
 	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
-// LockFile is the file in the governor's directory that a governor has locked: one runs on a node.
-const LockFile = "lock"
-
 // Options are what a governor needs to know.
 type Options struct {
 	// StateDir and RunDir are the ledger's.
@@ -42,11 +39,10 @@ var ErrRuns = errors.New("another governor runs on this node")
 
 // Run governs until the context ends.
 func Run(ctx context.Context, o Options) error {
-	dir := filepath.Join(o.RunDir, status.Dir)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the governor's directory: %w", err)
+	if err := status.MakeDir(o.RunDir); err != nil {
+		return err
 	}
-	lock, err := takeLock(ctx, dir)
+	lock, err := takeLock(ctx, filepath.Join(o.RunDir, status.Dir, status.LockFile))
 	if err != nil {
 		return err
 	}
@@ -94,17 +90,19 @@ func Run(ctx context.Context, o Options) error {
 // lockPatience is how long a governor waits for another that ends.
 const lockPatience = 2 * time.Second
 
-// takeLock locks the governor's directory for this process, whose ID it writes into the file: for people, and for whoever has to
-// end a governor that hangs.
-func takeLock(ctx context.Context, dir string) (*os.File, error) {
-	path := filepath.Join(dir, LockFile)
-	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+// takeLock locks a file for this process, whose ID it writes into the file: for people, and for whoever has to end a governor that
+// hangs.
+func takeLock(ctx context.Context, path string) (*os.File, error) {
+	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the governor's directory: %w", err)
 	}
-	err = untilLocked(ctx, lock)
+	err = lock.Chmod(0o600) // earlier versions have let everybody open it
+	if err == nil {
+		err = untilLocked(ctx, lock)
+	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = ErrRuns
+		err = fmt.Errorf("%w: %s has the lock", ErrRuns, filelock.Holder(path))
 	}
 	if err == nil {
 		err = lock.Truncate(0)

@@ -3,6 +3,7 @@ package governor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -257,7 +258,29 @@ func TestRun_OneOnANode(t *testing.T) {
 	r := newRig(t)
 	err := Run(t.Context(), r.options)
 	must.ErrorIs(t, err, ErrRuns)
-	must.ErrorContains(t, err, filepath.Join(r.options.RunDir, status.Dir, LockFile))
+	must.ErrorContains(t, err, filepath.Join(r.options.RunDir, status.Dir, status.LockFile))
+	must.ErrorContains(t, err, fmt.Sprintf("process %d (", os.Getpid()))
+}
+
+// Nobody but root can lock what a governor locks, also where an earlier version has let everybody: it would never start.
+func TestRun_LockIsPrivate(t *testing.T) {
+	r := newRig(t)
+	dir := filepath.Join(r.options.RunDir, status.Dir)
+	lock := filepath.Join(dir, status.LockFile)
+	isPrivate := func() {
+		t.Helper()
+		for path, mode := range map[string]os.FileMode{dir: 0o700, lock: 0o600} {
+			info, err := os.Stat(path)
+			must.NoError(t, err)
+			must.Eq(t, mode, info.Mode().Perm(), must.Sprint(path))
+		}
+	}
+	isPrivate()
+	r.stop()
+	must.NoError(t, os.Chmod(dir, 0o755))
+	must.NoError(t, os.Chmod(lock, 0o644))
+	r.start()
+	isPrivate()
 }
 
 // A claim's directory is made anew when its container starts, and is then another file system.
@@ -392,10 +415,62 @@ func TestObserver_Follows(t *testing.T) {
 	}
 }
 
+// Of two claims of a container on one GPU, programs compute in the turns of one: what others take outside of turns is that one's, at
+// each look. Until one has joined it is the first one's.
+func TestObserver_TwoClaimsOfAContainer(t *testing.T) {
+	c := newCrowd(t)
+	inside := sleeper(t)
+	c.many.Container = container(t, inside)
+	c.one = c.claim("0badcafd")
+	c.one.Container = c.many.Container
+	var charged []map[string]float64
+	publications := 0
+	o := &observer{
+		changed: func() { publications++ },
+		charge:  func(_ string, parts map[string]float64) { charged = append(charged, parts) },
+		options: Options{
+			Logger: hclog.NewNullLogger(), RunDir: t.TempDir(),
+			Processes: func(context.Context, string) ([]int, error) { return []int{inside}, nil },
+			Utilization: func(context.Context, string, time.Time) (map[int]float64, error) {
+				return map[int]float64{inside: 0.5}, nil
+			},
+		},
+	}
+	bypass := func(b layout.Bypass) {
+		must.NoError(t, layout.Write(o.options.RunDir, map[string]layout.GPU{"GPU-1": {Shares: true, Bypass: b}}))
+	}
+	bypass(layout.BypassCharged)
+	var seen sighting
+	observe := func(owner string) {
+		t.Helper()
+		s := c.snapshot(c.now)
+		o.know(s.claims, s.joined)
+		before := seen
+		seen = o.observe(t.Context(), seen)
+		must.Eq(t, owner, seen[user{"GPU-1", inside}].claim)
+		if before != nil {
+			o.name(&s.status)
+			must.SliceLen(t, 1, s.status.Claims[owner].NotJoined)
+			must.Eq(t, map[string]float64{owner: 0.5}, charged[len(charged)-1])
+		}
+	}
+	for range 20 {
+		observe(c.one.ID)
+	}
+	must.Eq(t, 1, publications)
+	c.join(c.many, os.Getpid())
+	since := seen[user{"GPU-1", inside}].since
+	for range 20 {
+		observe(c.many.ID)
+	}
+	must.Eq(t, 2, publications, must.Sprint("it is named for the other claim now"))
+	must.True(t, since.Equal(seen[user{"GPU-1", inside}].since), must.Sprint("it is there for as long as before"))
+}
+
 func TestIsStopped(t *testing.T) {
 	pid := sleeper(t)
-	must.False(t, isStopped(pid))
+	must.False(t, isStopped(pid, frozenCgroups{}))
 	stop(t, pid)
-	must.True(t, isStopped(pid))
-	must.False(t, isStopped(1<<22+1))
+	must.True(t, isStopped(pid, frozenCgroups{}))
+	must.False(t, isStopped(1<<22+1, frozenCgroups{}))
 }

@@ -108,7 +108,7 @@ func (l *loop) run(ctx context.Context, n *node) error {
 	defer runtime.UnlockOSThread()
 	defer hurry()()
 	defer context.AfterFunc(ctx, l.wake)()
-	events := make([]unix.EpollEvent, 64)
+	events := make([]unix.EpollEvent, 16) // what is due comes in between
 	for ctx.Err() == nil {
 		for _, do := range l.take() {
 			do()

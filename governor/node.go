@@ -38,6 +38,7 @@ type node struct {
 	marks map[string]turns.Mark
 
 	beatDue, publishDue, checkDue time.Duration
+	published                     time.Duration // when the status was published last
 	publish                       func(snapshot)
 }
 
@@ -52,6 +53,8 @@ type member struct {
 	governed
 	listener listener
 	conns    []*conn
+	// partners are the claims on other GPUs that processes of this claim have joined, with the number of these processes.
+	partners map[*member]int
 	// overran is when an overrun was logged last.
 	overran time.Duration
 	// complained is when something was logged last of its processes.
@@ -157,7 +160,7 @@ func (n *node) tick(now time.Duration) time.Duration {
 	}
 	if now >= n.publishDue {
 		n.publish(n.snapshot(now))
-		n.publishDue = now + publishes
+		n.published, n.publishDue = now, now+publishes
 		if len(n.conns) == 0 {
 			n.publishDue = now + 4*publishes
 		}

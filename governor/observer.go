@@ -32,7 +32,7 @@ type observer struct {
 	charge func(gpuUUID string, parts map[string]float64)
 
 	mu sync.Mutex
-	// claims and joined are those of the last status.
+	// claims and joined are those of the last snapshot.
 	claims []*claim.Claim
 	joined map[user]bool
 	// found are the processes that have not joined, by claim, in is the container of each such claim, and follows what follows.
@@ -125,11 +125,13 @@ func (o *observer) observe(ctx context.Context, before sighting) sighting {
 			if len(owners) == 0 {
 				continue
 			}
-			outside[by] = bypassing{owners[0].ID, now}
-			if was := before[by]; was.claim == owners[0].ID {
-				outside[by] = was
-				found[owners[0].ID] = append(found[owners[0].ID], status.Process{PID: pid, Name: nameOf(pid)})
-				in[owners[0].ID] = owners[0].ContainerKey()
+			c := owners[0] // its programs compute in the turns of one claim
+			outside[by] = bypassing{c.ID, now}
+			was := before[by]
+			if slices.ContainsFunc(owners, func(o *claim.Claim) bool { return o.ID == was.claim }) {
+				outside[by] = bypassing{c.ID, was.since}
+				found[c.ID] = append(found[c.ID], status.Process{PID: pid, Name: nameOf(pid)})
+				in[c.ID] = c.ContainerKey()
 			}
 		}
 	}
@@ -153,7 +155,7 @@ func (o *observer) follow(ctx context.Context, before, outside sighting) map[str
 		busy := o.utilization(ctx, uuid)
 		parts := make(map[string]float64)
 		for by, p := range outside {
-			if by.gpuUUID != uuid || before[by] != p {
+			if by.gpuUUID != uuid || !before[by].since.Equal(p.since) {
 				continue
 			}
 			parts[p.claim] += busy[by.pid]
@@ -220,14 +222,18 @@ func (o *observer) fails(kind string, err error) bool {
 	return true
 }
 
-// log names each process once.
+// log names each process once, those of a claim in one line.
 func (o *observer) log(found map[string][]status.Process) {
-	for id, all := range found {
-		for _, p := range all {
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		var names []string
+		for _, p := range found[id] {
 			if !slices.Contains(o.found[id], p) {
-				o.options.Logger.Warn("a process of a governed claim uses the GPU outside of its turns: it has to load libcuda.so.1 by "+
-					"that name", "claim", id, "pid", p.PID, "name", p.Name)
+				names = append(names, describe(p.PID, p.Name))
 			}
+		}
+		if len(names) > 0 {
+			o.options.Logger.Warn("processes of a governed claim use the GPU outside of its turns: they have to load libcuda.so.1 by "+
+				"that name", "claim", id, "processes", claim.ListNames(names))
 		}
 	}
 }

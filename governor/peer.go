@@ -2,6 +2,7 @@ package governor
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,12 +15,14 @@ import (
 // peer is a process. It has one page for all its GPUs, and a connection for each of its claims.
 type peer struct {
 	id     proc.ID
+	name   string // of its program, as it was when the process joined
 	pidfd  int
 	page   *page.Page
 	conns  []*conn
 	states [protocol.MaxGPUs]turns.State
-	// stopped is whether it was stopped at the last look.
+	// stopped is whether it was stopped at the last look, and looked when that was.
 	stopped bool
+	looked  time.Duration
 }
 
 // peer returns what is known of a process, which is new if nothing is.
@@ -31,7 +34,7 @@ func (n *node) peer(id proc.ID) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{id: id, page: pages}
+	p := &peer{id: id, name: nameOf(id.PID), page: pages}
 	if p.pidfd, err = unix.PidfdOpen(id.PID, 0); err == nil {
 		err = n.loop.add(p.pidfd, func() { n.died(p) })
 		if err != nil {

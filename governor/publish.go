@@ -1,11 +1,15 @@
 package governor
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -24,10 +28,14 @@ type snapshot struct {
 	status status.Status
 	// debts are by GPU and claim, in nanoseconds.
 	debts map[string]map[string]float64
-	// claims are the governed ones, and joined the processes that have joined one.
+	// claims are the governed ones, and joined the processes that have joined one. Those that have processes come first, and then
+	// they are ordered by ID: of a container's claims on a GPU, the one in whose turns its programs compute is before the others.
 	claims []*claim.Claim
 	joined map[user]bool
 }
+
+// publishSoon has the status published after a process has joined or left: not once for each of a thousand.
+func (n *node) publishSoon() { n.publishDue = min(n.publishDue, n.published+publishes/4) }
 
 // snapshot returns what there is to publish.
 func (n *node) snapshot(now time.Duration) snapshot {
@@ -43,7 +51,8 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		s.status.GPUs[uuid] = status.GPU{SwitchNS: uint64(g.Switch()), Joined: []string{}}
 		s.debts[uuid] = g.Debts(now)
 	}
-	for id, m := range n.claims {
+	for _, id := range slices.Sorted(maps.Keys(n.claims)) {
+		m := n.claims[id]
 		uuid := m.GPU.UUID
 		g := n.gpu(uuid)
 		c := status.Claim{GPUUUID: uuid, Compute: *m.Compute, Joined: []status.Process{}}
@@ -55,7 +64,7 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		for _, o := range m.conns {
 			if o.process != 0 {
 				s.joined[user{uuid, o.pid}] = true
-				c.Joined = append(c.Joined, status.Process{PID: o.pid, Name: nameOf(o.pid)})
+				c.Joined = append(c.Joined, status.Process{PID: o.pid, Name: o.peer.name})
 			}
 		}
 		if len(c.Joined) > 0 {
@@ -67,6 +76,9 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		copied := m.Claim
 		s.claims = append(s.claims, &copied)
 	}
+	slices.SortStableFunc(s.claims, func(a, b *claim.Claim) int {
+		return cmp.Compare(min(len(s.status.Claims[b.ID].Joined), 1), min(len(s.status.Claims[a.ID].Joined), 1))
+	})
 	return s
 }
 
@@ -132,4 +144,25 @@ func (p *publisher) write(s snapshot) {
 		p.logger.Error("cannot publish the status", "error", err)
 	}
 	p.failed = err != nil
+	if err := boundLog(filepath.Join(p.options.RunDir, status.Dir, status.LogFile)); err != nil {
+		p.logger.Error("cannot begin the log anew", "error", err)
+	}
+}
+
+// mostLogBytes is the size from which the log begins anew. It lies in memory, and nobody else may look after it: a governor outlives
+// the device plugin that has started it.
+const mostLogBytes = 1 << 20
+
+// boundLog begins the log anew if it has become large and is what this process writes to, and keeps what it had as another file.
+func boundLog(path string) error {
+	own, ownErr := os.Stderr.Stat()
+	log, logErr := os.Lstat(path)
+	if ownErr != nil || logErr != nil || !os.SameFile(own, log) || log.Size() <= mostLogBytes {
+		return nil //nolint:nilerr // it writes elsewhere
+	}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path+".old", text[max(len(text)-mostLogBytes, 0):], 0o600)
+	}
+	return errors.Join(err, os.Truncate(path, 0))
 }

@@ -281,6 +281,9 @@ func joiner(t *testing.T, c *member) *exec.Cmd {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(logsEnv) != "" {
+		governAndLog(os.Args[1], os.Args[2])
+	}
 	if os.Getenv(joinEnv) == "" {
 		os.Exit(m.Run())
 	}

@@ -215,6 +215,15 @@ func TestHealth_NotJoined(t *testing.T) {
 	must.StrContains(t, events[0], "holds for all processes of the task again")
 }
 
+// Whoever can open the governor's lock can hold it.
+func TestGovernorDir_IsPrivate(t *testing.T) {
+	dir, err := governorDir(t.TempDir())
+	must.NoError(t, err)
+	info, err := os.Stat(dir)
+	must.NoError(t, err)
+	must.Eq(t, 0o700, info.Mode().Perm())
+}
+
 // What follows is in the event; where the operator wants it, the task is ended, once.
 func TestHealth_BypassEnds(t *testing.T) {
 	n := newHealthNode(t)

@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -52,7 +51,7 @@ func (h *Health) notJoined() map[string]outside {
 // governorDir returns the directory of the governor's status, which has to be there to be watched.
 func governorDir(runDir string) (string, error) {
 	dir := filepath.Join(runDir, status.Dir)
-	return dir, os.MkdirAll(dir, 0o755)
+	return dir, status.MakeDir(runDir)
 }
 
 // publishNotJoined emits an event if processes of a task use the GPU outside of its claim's turns, or no longer do, and ends the

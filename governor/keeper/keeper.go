@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
 const (
@@ -79,6 +81,7 @@ func (k *Keeper) setProblem(text string) {
 
 // Run keeps a governor running until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
+	k.upgrade(ctx)
 	pause := firstPause
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -120,6 +123,21 @@ func (k *Keeper) once(ctx context.Context) string {
 	return fmt.Sprintf("the governor has ended (%v): %s", <-child.ended, lastLine(k.logFile()))
 }
 
+// upgrade ends the governor that runs, so that another is started, if a keeper has started it and its program was replaced since.
+func (k *Keeper) upgrade(ctx context.Context) {
+	g, err := Find(k.RunDir, k.Program)
+	if err != nil || g == nil || !g.Kept || g.Runs(k.Program) {
+		return
+	}
+	if _, err := os.Stat(k.Program); err != nil {
+		return
+	}
+	k.Logger.Info("the governor runs a program that was replaced: it ends, and another is started", "pid", g.PID)
+	if err := g.Stop(ctx); err != nil {
+		k.Logger.Warn("cannot end the governor", "error", err)
+	}
+}
+
 // watch returns when the governor has ended or the context has. The child is nil for a governor that another process has started.
 func (k *Keeper) watch(ctx context.Context, began time.Time, c *child) {
 	ticker := time.NewTicker(look)
@@ -140,8 +158,7 @@ func (k *Keeper) watch(ctx context.Context, began time.Time, c *child) {
 		case err == nil && published != nil && time.Since(published.Written) <= k.HungAfter && (c == nil || published.Written.After(began)):
 			k.setProblem("")
 		case time.Since(began) > k.patience(c):
-			k.setProblem("the governor does not answer")
-			k.replace(c)
+			k.setProblem(k.replace(c))
 		}
 	}
 }
@@ -154,21 +171,28 @@ func (k *Keeper) patience(c *child) time.Duration {
 	return max(startWithin, k.HungAfter)
 }
 
-// replace kills a governor that hangs.
-func (k *Keeper) replace(c *child) {
-	pid := c.pid()
-	if c == nil {
-		pid = holder(k.lockFile())
+// replace kills a governor that hangs, and returns what the problem is.
+func (k *Keeper) replace(c *child) string {
+	const problem = "the governor does not answer"
+	if c != nil {
+		k.Logger.Error("the governor hangs and is killed", "pid", c.process.Pid)
+		_ = c.process.Kill() // it may have ended
+		return problem
 	}
-	if pid <= 0 {
-		return
+	g, err := Find(k.RunDir, k.Program)
+	switch {
+	case err != nil:
+		return err.Error()
+	case g == nil:
+		return fmt.Sprintf("%s has locked %s and is no governor: end it", filelock.Holder(k.lockFile()), k.lockFile())
 	}
-	k.Logger.Error("the governor hangs and is killed", "pid", pid)
-	if process, err := os.FindProcess(pid); err == nil {
-		_ = process.Kill() // it may have ended
+	k.Logger.Error("the governor hangs and is killed", "pid", g.PID)
+	if err := g.Signal(syscall.SIGKILL); err != nil {
+		return fmt.Sprintf("%s: %v", problem, err)
 	}
+	return problem
 }
 
 func (k *Keeper) dir() string      { return filepath.Join(k.RunDir, status.Dir) }
-func (k *Keeper) lockFile() string { return filepath.Join(k.dir(), "lock") }
-func (k *Keeper) logFile() string  { return filepath.Join(k.dir(), "log") }
+func (k *Keeper) lockFile() string { return filepath.Join(k.dir(), status.LockFile) }
+func (k *Keeper) logFile() string  { return filepath.Join(k.dir(), status.LogFile) }

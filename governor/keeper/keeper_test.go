@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -88,7 +89,7 @@ func newTrial(t *testing.T, how string, change func(*Options)) *trial {
 	t.Cleanup(func() {
 		for quiet := 0; quiet < 5; quiet++ { // one that was just started has no lock yet
 			for running := true; running; running, _ = held(tr.keeper.lockFile()) {
-				if pid := holder(tr.keeper.lockFile()); pid > 0 {
+				if pid := recorded(tr.keeper.lockFile()); pid > 0 {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
 				}
 				time.Sleep(20 * time.Millisecond)
@@ -125,7 +126,7 @@ func (tr *trial) await(what string, so func(problem string) bool) {
 func (tr *trial) runs() int {
 	tr.t.Helper()
 	tr.await("a governor", func(problem string) bool { return problem == "" })
-	pid := holder(tr.keeper.lockFile())
+	pid := recorded(tr.keeper.lockFile())
 	must.Positive(tr.t, pid)
 	return pid
 }
@@ -163,7 +164,7 @@ func TestKeeper_ReplacesOneThatHangs(t *testing.T) {
 	must.NoError(t, hung.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- hung.Wait() }()
-	for holder(filepath.Join(runDir, status.Dir, "lock")) != hung.Process.Pid {
+	for recorded(filepath.Join(runDir, status.Dir, "lock")) != hung.Process.Pid {
 		time.Sleep(10 * time.Millisecond)
 	}
 	tr := newTrial(t, "good", func(o *Options) { o.RunDir, o.HungAfter = runDir, 500*time.Millisecond })
@@ -173,7 +174,7 @@ func TestKeeper_ReplacesOneThatHangs(t *testing.T) {
 		t.Fatal("the hung governor was not ended")
 	}
 	tr.await("another", func(problem string) bool {
-		return problem == "" && holder(tr.keeper.lockFile()) != hung.Process.Pid
+		return problem == "" && recorded(tr.keeper.lockFile()) != hung.Process.Pid
 	})
 }
 
@@ -188,4 +189,112 @@ func TestKeeper_SaysWhyNoneRuns(t *testing.T) {
 		return problem == "start /nonexistent/tranche: fork/exec /nonexistent/tranche: no such file or directory; "+
 			"it must be beside the device plugin or in /usr/bin"
 	})
+}
+
+// The process ID in the lock's file may be another process's by now, and any user can have locked the file that an earlier version has
+// made.
+func TestKeeper_KillsNoOther(t *testing.T) {
+	runDir := t.TempDir()
+	lockFile := filepath.Join(runDir, status.Dir, status.LockFile)
+	must.NoError(t, os.Mkdir(filepath.Dir(lockFile), 0o755))
+	victim := exec.Command("sleep", "1000")
+	must.NoError(t, victim.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- victim.Wait() }()
+	t.Cleanup(func() { _ = victim.Process.Kill() })
+	must.NoError(t, os.WriteFile(lockFile, fmt.Appendln(nil, victim.Process.Pid), 0o644))
+	readable, err := os.Open(lockFile) // as any user can
+	must.NoError(t, err)
+	defer readable.Close()
+	must.NoError(t, filelock.TryExclusive(readable))
+	tr := newTrial(t, "good", func(o *Options) { o.RunDir, o.HungAfter = runDir, 500*time.Millisecond })
+	tr.await("the reason", func(problem string) bool {
+		return strings.HasPrefix(problem, fmt.Sprintf("process %d (", os.Getpid())) &&
+			strings.HasSuffix(problem, fmt.Sprintf(") has locked %s and is no governor: end it", lockFile))
+	})
+	select {
+	case <-ended:
+		t.Fatal("a process was killed that is no governor")
+	default:
+	}
+	must.NoError(t, readable.Close())
+	tr.runs()
+}
+
+// A program of the same name that only has the ID of the file, or has the file open without being a governor, is none.
+func TestFind(t *testing.T) {
+	runDir := t.TempDir()
+	lockFile := filepath.Join(runDir, status.Dir, status.LockFile)
+	self, err := os.Executable()
+	must.NoError(t, err)
+	find := func() *Governor {
+		g, err := Find(runDir, self)
+		must.NoError(t, err)
+		return g
+	}
+	must.Nil(t, find(), must.Sprint("there is no file"))
+	must.NoError(t, status.MakeDir(runDir))
+	must.NoError(t, os.WriteFile(lockFile, fmt.Appendln(nil, os.Getpid()), 0o600))
+	file, err := os.Open(lockFile)
+	must.NoError(t, err)
+	must.Nil(t, find(), must.Sprint("a test is no governor"))
+	file.Close()
+
+	must.NoError(t, os.Remove(lockFile))
+	tr := newTrial(t, "good", func(o *Options) { o.RunDir = runDir })
+	pid := tr.runs()
+	g := find()
+	must.NotNil(t, g)
+	must.Eq(t, pid, g.PID)
+	must.True(t, g.Kept)
+	must.True(t, g.Runs(self))
+	must.False(t, g.Runs("/bin/sleep"))
+	found, err := Find(runDir, "/usr/bin/tranche")
+	must.NoError(t, err)
+	must.Nil(t, found, must.Sprint("another program"))
+	must.NoError(t, os.Rename(lockFile, lockFile+".of-before"))
+	must.NoError(t, os.WriteFile(lockFile, fmt.Appendln(nil, pid), 0o600))
+	must.Nil(t, find(), must.Sprint("it has another file open"))
+	must.NoError(t, os.Rename(lockFile+".of-before", lockFile))
+
+	tr.stop()
+	must.NoError(t, g.Stop(t.Context()))
+	must.Nil(t, find())
+	must.False(t, g.MayLive())
+}
+
+// A governor that runs a program of before an upgrade is replaced by the next keeper, unless a service manager has started it.
+func TestKeeper_Upgrades(t *testing.T) {
+	self, err := os.Executable()
+	must.NoError(t, err)
+	program := filepath.Join(t.TempDir(), "governor")
+	content, err := os.ReadFile(self)
+	must.NoError(t, err)
+	replace := func(version string) {
+		must.NoError(t, os.WriteFile(program+".new", append(content, version...), 0o700))
+		must.NoError(t, os.Rename(program+".new", program))
+	}
+	replace("1")
+	tr := newTrial(t, "good", func(o *Options) { o.Program = program })
+	first := tr.runs()
+	tr.stop()
+	replace("1")
+	tr.keeper = New(tr.keeper.Options)
+	tr.run()
+	must.Eq(t, first, tr.runs(), must.Sprint("it is the same version"))
+	tr.stop()
+	replace("2")
+	tr.keeper = New(tr.keeper.Options)
+	tr.run()
+	tr.await("another governor", func(problem string) bool {
+		pid := recorded(tr.keeper.lockFile())
+		return problem == "" && pid > 0 && pid != first
+	})
+	second := tr.runs()
+	tr.stop()
+	must.NoError(t, os.Remove(filepath.Join(tr.keeper.dir(), status.LogFile))) // as if it wrote to another file
+	replace("3")
+	tr.keeper = New(tr.keeper.Options)
+	tr.run()
+	must.Eq(t, second, tr.runs())
 }

@@ -7,10 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 
+	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
@@ -32,17 +31,10 @@ func (c *child) done() <-chan struct{} {
 	return c.closed
 }
 
-func (c *child) pid() int {
-	if c == nil {
-		return 0
-	}
-	return c.process.Pid
-}
-
 // start starts a governor in a session of its own, so that it outlives this process. What it writes goes to a file for the same
 // reason.
 func (k *Keeper) start() (*child, error) {
-	if err := os.MkdirAll(k.dir(), 0o755); err != nil {
+	if err := status.MakeDir(k.RunDir); err != nil {
 		return nil, err
 	}
 	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
@@ -86,16 +78,6 @@ func held(lockFile string) (bool, error) {
 		return false, fmt.Errorf("lock %s: %w", lockFile, err)
 	}
 	return false, nil
-}
-
-// holder returns the process that has the lock, as it has written into the file; 0 if it has not.
-func holder(lockFile string) int {
-	text, err := os.ReadFile(lockFile)
-	if err != nil {
-		return 0
-	}
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	return pid
 }
 
 // lastLine returns the end of a log.

@@ -5,6 +5,7 @@ package status
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -13,10 +14,13 @@ import (
 	"github.com/tranche-gpu/tranche/claim/rundir"
 )
 
-// Dir is the governor's directory in the run directory, and FileName the file in it.
+// Dir is the governor's directory in the run directory, and FileName the status's file in it. A governor has locked LockFile while it
+// runs, and writes its log to LogFile if a device plugin has started it.
 const (
 	Dir      = "governor"
 	FileName = "status.json"
+	LockFile = "lock"
+	LogFile  = "log"
 )
 
 // format is the version of the file's format.
@@ -80,8 +84,31 @@ type file struct {
 
 func dir(runDir string) string { return filepath.Join(runDir, Dir) }
 
+// MakeDir makes the governor's directory, or takes everybody but its owner the access that earlier versions have given: whoever can
+// open the lock can hold it.
+func MakeDir(runDir string) error {
+	err := os.MkdirAll(runDir, 0o755)
+	if err == nil {
+		err = os.MkdirAll(dir(runDir), 0o700)
+	}
+	var info os.FileInfo
+	if err == nil {
+		info, err = os.Stat(dir(runDir))
+	}
+	if err == nil && info.Mode().Perm() != 0o700 {
+		err = os.Chmod(dir(runDir), 0o700) //nolint:gosec // a directory
+	}
+	if err != nil {
+		return fmt.Errorf("make the governor's directory: %w", err)
+	}
+	return nil
+}
+
 // Write publishes a status in place of the one before.
 func Write(runDir string, s Status) error {
+	if err := MakeDir(runDir); err != nil {
+		return err
+	}
 	if err := rundir.Write(dir(runDir), FileName, file{Format: format, Status: s}); err != nil {
 		return fmt.Errorf("write the governor's status to %s: %w", filepath.Join(dir(runDir), FileName), err)
 	}

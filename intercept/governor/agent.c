@@ -76,7 +76,7 @@ static void *run(void *unused) {
     prctl(PR_SET_TIMERSLACK, 1UL);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     for (;;) {
-        struct pollfd polled[CONNECTIONS_MAX + 1];
+        struct pollfd polled[CONNECTIONS_MAX];
         connections_try(clock_now());
         say_tried();
         struct timespec span = clock_span(look());

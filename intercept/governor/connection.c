@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -29,7 +28,6 @@ struct own {
 static struct {
     struct lock lock; /* a descriptor is not closed while another thread sends */
     unsigned count;
-    struct own inotify;
     struct connection {
         struct own socket;
         int gpu; /* index in the page */
@@ -43,22 +41,18 @@ static struct {
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
-/* The signal of ours, which is never sent: all files of the kind that inotify has share an inode. */
-#define MARK 64
-
 static struct own keep(int fd) {
     struct stat status;
     fd = call_off_streams(fd);
     if (fd < 0 || !call_fstat(fd, &status))
         return (struct own){0};
-    call_fcntl(fd, F_SETSIG, MARK);
     return (struct own){.number = fd, .device = status.st_dev, .inode = status.st_ino};
 }
 
 static bool is_own(const struct own *descriptor) {
     struct stat status;
     return descriptor->number > 0 && call_fstat(descriptor->number, &status) && status.st_ino == descriptor->inode &&
-           status.st_dev == descriptor->device && call_fcntl(descriptor->number, F_GETSIG, 0) == MARK;
+           status.st_dev == descriptor->device;
 }
 
 static void drop(struct own *descriptor) {
@@ -85,14 +79,6 @@ bool connections_start(struct process *process) {
         connections.count++;
     }
     return connections.count > 0;
-}
-
-/* Watches the claims' directories for sockets. Without, the slow retries remain. */
-static void watch(void) {
-    connections.inotify = keep(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-    for (unsigned i = 0; i < connections.count && connections.inotify.number > 0; i++)
-        inotify_add_watch(connections.inotify.number, connections.each[i].directory,
-                          IN_CREATE | IN_MOVED_TO | IN_ATTRIB);
 }
 
 /* --- ends --------------------------------------------------------------------------------------------------------- */
@@ -182,8 +168,6 @@ static void try_one(struct connection *connection) {
 }
 
 void connections_try(uint64_t now) {
-    if (!is_own(&connections.inotify))
-        watch();
     for (unsigned i = 0; i < connections.count; i++) {
         struct connection *connection = &connections.each[i];
         if (connection->stage != ABSENT && !is_own(&connection->socket))
@@ -270,30 +254,18 @@ static bool read_one(struct connection *connection, void (*received)(const struc
     return good;
 }
 
-unsigned connections_poll(struct pollfd polled[static CONNECTIONS_MAX + 1]) {
+unsigned connections_poll(struct pollfd polled[static CONNECTIONS_MAX]) {
     unsigned count = 0;
-    if (connections.inotify.number > 0)
-        polled[count++] = (struct pollfd){.fd = connections.inotify.number, .events = POLLIN};
     for (unsigned i = 0; i < connections.count; i++)
         if (connections.each[i].socket.number > 0)
             polled[count++] = (struct pollfd){.fd = connections.each[i].socket.number, .events = POLLIN};
     return count;
 }
 
-static void read_watch(void) {
-    _Alignas(struct inotify_event) char events[4096];
-    while (is_own(&connections.inotify) && syscall(SYS_read, connections.inotify.number, events, sizeof events) > 0) {
-    }
-    for (unsigned i = 0; i < connections.count; i++)
-        connections.each[i].next_try = 0;
-}
-
 void connections_read(const struct pollfd *polled, unsigned count, void (*received)(const struct governor_message *)) {
     for (unsigned at = 0; at < count; at++) {
         if (polled[at].revents == 0)
             continue;
-        if (polled[at].fd == connections.inotify.number)
-            read_watch();
         for (unsigned i = 0; i < connections.count; i++)
             if (connections.each[i].socket.number == polled[at].fd)
                 while (is_own(&connections.each[i].socket) && read_one(&connections.each[i], received)) {
@@ -321,6 +293,5 @@ void connections_bye(void) {
 void connections_forked(void) {
     for (unsigned i = 0; i < connections.count; i++)
         drop(&connections.each[i].socket);
-    drop(&connections.inotify);
     memset(&connections, 0, sizeof connections);
 }

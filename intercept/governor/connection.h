@@ -28,7 +28,7 @@ uint64_t connections_next_try(void);
 
 /* The descriptors to wait for; `connections_read` is called with them once poll has returned. `received` is called for every
  * message about a GPU. */
-unsigned connections_poll(struct pollfd polled[static CONNECTIONS_MAX + 1]);
+unsigned connections_poll(struct pollfd polled[static CONNECTIONS_MAX]);
 void connections_read(const struct pollfd *polled, unsigned count, void (*received)(const struct governor_message *));
 
 /* Sends a message about a GPU. Any thread. False if it was not sent. */

@@ -138,6 +138,18 @@ static void test_joins_a_governor_that_comes_later(void) {
     double_await(GOVERNOR_HELLO);
 }
 
+/* A user may have 128 instances of inotify in all. */
+static void test_uses_no_inotify(void) {
+    char path[64], file[256];
+    start(GATE_CLOSED);
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        ssize_t size = readlink(path, file, sizeof file - 1);
+        file[size > 0 ? size : 0] = 0;
+        CHECK(strstr(file, "inotify") == NULL, "descriptor %d is of %s", fd, file);
+    }
+}
+
 static void test_stays_open_if_refused(void) {
     double_answer = ANSWER_REFUSED;
     start(GATE_CLOSED);
@@ -703,6 +715,7 @@ int main(int argc, char **argv) {
     RUN(test_without_a_governor_all_is_open);
     RUN(test_joins_before_the_first_launch);
     RUN(test_joins_a_governor_that_comes_later);
+    RUN(test_uses_no_inotify);
     RUN(test_stays_open_if_refused);
     RUN(test_malformed_answers_end_the_connection);
     RUN(test_a_governor_that_never_answers);

@@ -32,7 +32,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check this node, and print a remedy for each fault",
 		Long: `Check this node, and print a remedy for each fault: kernel, cgroups, driver, CDI, runtimes, shadow libraries, versions,
-engines, Nomad and the ledger. Run it as root. It changes nothing.
+engines, Nomad, the governor and the ledger. Run it as root. It changes nothing.
 
 The exit status is 1 if there is a fault; warnings do not count.`,
 		Args: cobra.NoArgs,

@@ -2,20 +2,26 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/governor/keeper"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
@@ -56,6 +62,39 @@ func (i *installTrial) build(t *testing.T, text string) string {
 		must.NoError(t, os.WriteFile(file, content, 0o644))
 	}
 	return build
+}
+
+// TestUninstall_EndsTheGovernor: it outlives the device plugin that has started it.
+func TestUninstall_EndsTheGovernor(t *testing.T) {
+	buildDir := os.Getenv("TRANCHE_BUILD")
+	needs.That(t, buildDir != "", "TRANCHE_BUILD, for the governor")
+	i := newInstallTrial(t)
+	run := filepath.Join(i.dir, "run")
+	i.must(t, "install", "--from", i.build(t, "v1"), "--prefix", i.prefix)
+	ctx, cancel := context.WithCancel(t.Context())
+	runs := make(chan struct{}, 1)
+	var k *keeper.Keeper
+	k = keeper.New(keeper.Options{
+		Program: filepath.Join(buildDir, "bin/tranche"), RunDir: run, StateDir: i.state, DriverRoot: i.dir,
+		Logger: hclog.NewNullLogger(), Changed: func() {
+			if k.Problem() == "" {
+				runs <- struct{}{}
+			}
+		},
+	})
+	var running sync.WaitGroup
+	running.Go(func() { k.Run(ctx) })
+	<-runs
+	cancel()
+	running.Wait()
+	g, err := keeper.Find(run, "tranche")
+	must.NoError(t, err)
+	must.NotNil(t, g)
+	t.Cleanup(func() { _ = g.Signal(syscall.SIGKILL) })
+	i.must(t, "uninstall", "--files", "--dry-run", "--run-dir", run)
+	must.True(t, g.Lives())
+	must.StrContains(t, i.must(t, "uninstall", "--files", "--run-dir", run), fmt.Sprintf("ended the governor, process %d\n", g.PID))
+	must.False(t, g.MayLive())
 }
 
 func (i *installTrial) do(args ...string) (code int, stdout, stderr string) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/governor/keeper"
 	"github.com/tranche-gpu/tranche/internal/cli/install"
 )
 
@@ -47,7 +48,24 @@ func (a *app) uninstall(ctx context.Context, engines []string, o installOptions)
 			return err
 		}
 	}
-	return a.carryOut(ctx, o, record, files, plans)
+	if err := a.carryOut(ctx, o, record, files, plans); err != nil || !o.files || o.dryRun {
+		return err
+	}
+	return a.stopGovernor(ctx, o.runDir)
+}
+
+// stopGovernor ends the governor that a device plugin has started, which would go on with a program that was removed. A service
+// manager ends its own.
+func (a *app) stopGovernor(ctx context.Context, runDir string) error {
+	g, err := keeper.Find(runDir, "tranche")
+	if err != nil || g == nil || !g.Kept {
+		return err
+	}
+	if err := g.Stop(ctx); err != nil {
+		return fmt.Errorf("end the governor, process %d: %w", g.PID, err)
+	}
+	fmt.Fprintf(a.stdout, "ended the governor, process %d\n", g.PID)
+	return nil
 }
 
 // planUninstall works out what to do for each engine: those that were named, or all of the record.

@@ -165,11 +165,11 @@ func release(f *os.File) {
 }
 
 func (l *Lock) tooLate(ctx context.Context) error {
-	return fmt.Errorf("wait for the lock %s, which %s holds: %w", l.path, holder(l.path), ctx.Err())
+	return fmt.Errorf("wait for the lock %s, which %s holds: %w", l.path, Holder(l.path), ctx.Err())
 }
 
-// holder names the process that holds a file lock, for the person who has to find out why it does.
-func holder(path string) string {
+// Holder names the process that holds a file lock, for the person who has to find out why it does.
+func Holder(path string) string {
 	const unknown = "another process"
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {

@@ -86,7 +86,7 @@ func TestLock_NamesHolder(t *testing.T) {
 	// The kernel lists locks page by page, and may skip one while others come and go.
 	named := false
 	for tries := 0; tries < 10 && !named; tries++ {
-		named = holder(l.path) == fmt.Sprintf("process %d (filelock.test)", os.Getpid())
+		named = Holder(l.path) == fmt.Sprintf("process %d (filelock.test)", os.Getpid())
 	}
 	must.True(t, named)
 }

@@ -37,6 +37,10 @@ check "deb: the plugin is still linked" "nomad-driver-tranche version $version" 
 
 # --- removal ---
 
+mkdir -p "$root/run/tranche/governor"
+in_root setsid sh -c 'while [ -e /usr/bin/tranche ]; do tranche governor >>/run/tranche/governor/log 2>&1; done' & # as the device plugin does
+keeper=$!
+until [ -s "$root/run/tranche/governor/status.json" ]; do sleep 0.1; done
 in_root dpkg --remove tranche >"$layers/log" 2>&1
 check "deb: removal under a running task" 1 "$(($? != 0))"
 check "deb: the refusal names the container" 1 "$(grep -c 'container web runs with claim 00c0ffee' "$layers/log")"
@@ -45,6 +49,9 @@ check "deb: the plugin is still there" "nomad-driver-tranche version $version" "
 end_task
 in_root dpkg --remove tranche >"$layers/log" 2>&1
 check "deb: removal" 0 $?
+check "deb: removal ends the governor" 1 "$(grep -c 'ended the governor' "$layers/log")"
+timeout 60 tail --pid=$keeper -f /dev/null
+check "deb: no governor is left" "" "$(pgrep --full 'tranche governor')"
 check "deb: what Nomad had is gone" "nomad.hcl" "$(ls "$root/etc/nomad.d" "$root/opt/nomad/plugins" | grep -v -e : -e '^$')"
 check "deb: no file stays but configuration and ledger" "$root/etc/tranche/config.toml" \
     "$(in_root true && find "$root/usr" "$root/etc" -path '*tranche*' -name '*tranche*' -type f -o -path '*/etc/tranche/config.toml')"

@@ -13,6 +13,7 @@ check "systemd: the units are without fault" "" "$(booted sh -c 'systemd-analyze
 check "systemd: no service starts by itself" "inactive inactive" "$(states)"
 booted systemctl --quiet enable --now $units >"$layers/log" 2>&1
 check "systemd: enable --now" "0 active active" "$? $(states)"
+check "systemd: the services are confined" "" "$(for unit in $units; do booted systemd-analyze security --threshold=40 $unit >/dev/null 2>&1 || echo $unit; done)"
 check "systemd: the agent serves metrics" 'tranche_source_up{source="ledger"} 1' "$(booted bash -c 'exec 3<>/dev/tcp/127.0.0.1/9760 &&
     printf "GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n" >&3 && grep "source=.ledger" <&3')"
 booted sh -c 'mkdir -p /run/tranche/claims/00c0ffee && mount -t tmpfs region /run/tranche/claims/00c0ffee'

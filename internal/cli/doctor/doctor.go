@@ -80,7 +80,7 @@ type check struct {
 func checks() []check {
 	var all []check
 	for _, group := range [][]check{
-		kernelChecks, cgroupChecks, driverChecks, cdiChecks, runtimeChecks, shadowChecks, versionChecks, engineChecks, nomadChecks, ledgerChecks,
+		kernelChecks, cgroupChecks, driverChecks, cdiChecks, runtimeChecks, shadowChecks, versionChecks, engineChecks, nomadChecks, governorChecks, ledgerChecks,
 	} {
 		all = append(all, group...)
 	}

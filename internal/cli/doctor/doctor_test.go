@@ -9,17 +9,24 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/governor/keeper"
+	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
@@ -165,6 +172,38 @@ func (h *healthy) writeRun(name, text string) {
 	must.NoError(h.t, os.WriteFile(filepath.Join(h.Config.RunDir, name), []byte(text), 0o644))
 }
 
+// governed starts a program as the governor, as the device plugin does, and returns its process.
+func (h *healthy) governed(program string) *keeper.Governor {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(h.t.Context())
+	runs := make(chan struct{}, 1)
+	var k *keeper.Keeper
+	k = keeper.New(keeper.Options{
+		Program: program, RunDir: h.Config.RunDir, StateDir: h.Config.StateDir, DriverRoot: h.Config.DriverRoot,
+		Logger: hclog.NewNullLogger(), Changed: func() {
+			if k.Problem() == "" {
+				runs <- struct{}{}
+			}
+		},
+	})
+	var running sync.WaitGroup
+	running.Go(func() { k.Run(ctx) })
+	<-runs
+	cancel()
+	running.Wait()
+	g, err := keeper.Find(h.Config.RunDir, program)
+	must.NoError(h.t, err)
+	must.NotNil(h.t, g)
+	h.t.Cleanup(func() { _ = g.Signal(syscall.SIGKILL); _ = g.Wait(context.Background()) })
+	return g
+}
+
+// shared has a GPU whose claims compute in turns.
+func (h *healthy) shared() {
+	h.t.Helper()
+	must.NoError(h.t, layout.Write(h.Config.RunDir, map[string]layout.GPU{"GPU-1": {Shares: true}}))
+}
+
 func (h *healthy) remove(name string) { must.NoError(h.t, os.RemoveAll(h.path(name))) }
 
 func TestHealthyNode(t *testing.T) {
@@ -212,6 +251,16 @@ func TestHealthyNode_Unlimited(t *testing.T) {
 	for _, r := range h.Examine(t.Context()) {
 		must.Eq(t, OK, r.State, must.Sprintf("%+v", r))
 	}
+}
+
+func TestHealthyNode_Governor(t *testing.T) {
+	h := newHealthy(t)
+	h.shared()
+	h.Config.CLIPath = filepath.Join(h.build, "bin/tranche")
+	g := h.governed(h.Config.CLIPath)
+	f := governor(t.Context(), h.Node)
+	must.Eq(t, finding{OK, filepath.Join(h.Config.RunDir, "governor"), fmt.Sprintf("process %d runs", g.PID), ""}, f,
+		must.Cmp(cmp.AllowUnexported(finding{})))
 }
 
 // Each thing is broken once, and the check that is about it says so, with how to mend it.
@@ -555,6 +604,20 @@ func TestEachFault(t *testing.T) {
 		"a ledger that others may read": {
 			func(h *healthy) { must.NoError(h.t, os.Chmod(filepath.Join(h.Config.StateDir, "claims"), 0o755)) },
 			"ledger/state directory", Fault, "others than root may look", "chmod 700",
+		},
+		"no governor": {(*healthy).shared, "governor/process", Fault, "no governor runs", "systemctl enable --now tranche-governor"},
+		"a governor of before an upgrade": {
+			func(h *healthy) { h.governed(filepath.Join(h.build, "bin/tranche")) },
+			"governor/process", Warning, "is a governor of another program than", "systemctl restart nomad",
+		},
+		"a governor that hangs": {
+			func(h *healthy) {
+				h.Config.CLIPath = filepath.Join(h.build, "bin/tranche")
+				g := h.governed(h.Config.CLIPath)
+				must.NoError(h.t, g.Signal(syscall.SIGSTOP))
+				must.NoError(h.t, status.Write(h.Config.RunDir, status.Status{Written: time.Now().Add(-time.Hour)}))
+			},
+			"governor/process", Fault, "does not answer: no governor has run since", "systemctl restart nomad",
 		},
 		"regions on a disk": {
 			func(h *healthy) { h.Config.RunDir = h.Config.StateDir },
