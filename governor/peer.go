@@ -18,8 +18,6 @@ type peer struct {
 	page   *page.Page
 	conns  []*conn
 	states [protocol.MaxGPUs]turns.State
-	// stopped is whether it was stopped at the last look.
-	stopped bool
 }
 
 // peer returns what is known of a process, which is new if nothing is.
