@@ -48,8 +48,6 @@ type claim struct {
 	// are given up; 0 if they are not asked. Silence bounds that, and gaveUp is when it did last.
 	asks, givesUp   time.Duration
 	silence, gaveUp time.Duration
-	// watched is when the claim was found to starve.
-	watched time.Duration
 	// since is when it was first seen.
 	since time.Duration
 

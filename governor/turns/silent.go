@@ -10,7 +10,7 @@ const (
 	// silenceGrows is how much longer that becomes each time, and silenceFades how much shorter in time: by a second in two minutes.
 	silenceGrows = 4
 	silenceFades = 1.0 / 120
-	// starves is how long a claim may wait for a turn that it is due. No rule makes it wait for nearly as long.
+	// starves is how long a claim may wait for a turn that is due to it before all others. No rule makes it wait for nearly as long.
 	starves = 30 * time.Second
 )
 
@@ -70,12 +70,16 @@ func (g *GPU) returns(c *claim, p *process) {
 	}
 }
 
-// watch has a claim that has waited for its turn for very long have the next one. That is a fault of this package.
-func (g *GPU) watch(c *claim) {
-	if !c.eligible() || g.now-max(c.waits, c.watched) < starves || c.credit <= g.oneTurn(c)+float64(mostUsual) {
+// watch has the claim that is due the next turn have it if it has been that for very long. That is a fault of this package.
+func (g *GPU) watch() {
+	c := g.waiting(nil)
+	if c != g.overdue {
+		g.overdue, g.since = c, g.now
+	}
+	if c == nil || g.now-g.since < starves || c.credit <= g.oneTurn(c)+float64(mostUsual) {
 		return
 	}
-	c.watched, c.called = g.now, true
+	c.called, g.since = true, g.now
 	g.tell(c, Action{Starves: true})
 }
 

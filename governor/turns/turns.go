@@ -117,6 +117,10 @@ type GPU struct {
 	// nextFloor is when a claim may be at its floor again for having waited: the higher classes have as long as the last that was.
 	nextFloor time.Duration
 
+	// overdue is the claim to which the next turn is due, and since how long it has been.
+	overdue *claim
+	since   time.Duration
+
 	turn uint64
 	// last is the claim whose turn ended last, freed when it was seen to have ended, and foretold whether that was foretold.
 	last     *claim
@@ -195,8 +199,8 @@ func (g *GPU) Tick(now time.Duration) {
 			c.tail = false
 			g.overrun(c)
 		}
-		g.watch(c)
 	}
+	g.watch()
 	if h := g.holder; g.draining && g.now >= g.deadline {
 		g.overrun(h)
 		g.ended(h)

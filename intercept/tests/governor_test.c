@@ -669,6 +669,47 @@ static void test_killed_in_each_state(void) {
     }
 }
 
+static void exit_3(int signal_number) {
+    (void)signal_number;
+    exit(3);
+}
+
+static volatile sig_atomic_t handled;
+
+static void note(int signal_number) {
+    (void)signal_number;
+    handled = 1;
+}
+
+/* What signals do to a program that waits for its turn is what they do in a call of the driver that takes long. */
+static void test_signals_at_the_gate(void) {
+    void (*const handlers[])(int) = {SIG_DFL, exit_3, note};
+    make_claims();
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
+    for (int i = 0; i < 3; i++) {
+        int status;
+        double_set(0, GATE_CLOSED, 1);
+        pid_t pid = fork();
+        if (pid == 0) {
+            signal(SIGTERM, handlers[i]);
+            start_program();
+            await_joined(1);
+            launch(NULL, 1000);
+            _exit(4 + handled);
+        }
+        double_await(GOVERNOR_WANT);
+        kill(pid, SIGTERM);
+        if (handlers[i] == note)
+            double_grant(0, 2);
+        waitpid(pid, &status, 0);
+        double_await(DOUBLE_EOF);
+        if (i == 0)
+            CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "it ended with %#x", (unsigned)status);
+        else
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == (i == 1 ? 3 : 5), "it ended with %#x", (unsigned)status);
+    }
+}
+
 static void test_says_bye(void) {
     make_claims();
     double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
@@ -770,6 +811,7 @@ int main(int argc, char **argv) {
     RUN(test_the_parents_end_is_seen);
     RUN(test_joins_anew_when_the_program_closes_its_descriptors);
     RUN(test_killed_in_each_state);
+    RUN(test_signals_at_the_gate);
     RUN(test_says_bye);
     RUN(test_turns_of_busy_threads);
     return checks_report();
