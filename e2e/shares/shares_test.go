@@ -135,8 +135,7 @@ func TestShares_KilledAndStopped(t *testing.T) {
 	n.comesTo(ctx, t, map[string]float64{"stopped": 40, "last": 20})
 }
 
-// A claim's processes come and go at any moment of its turns, and it has its share. A program that waits for its turn ends by a
-// signal.
+// A claim whose processes come and go at any moment of its turns has its share.
 func TestShares_ProcessesComeAndGo(t *testing.T) {
 	t.Parallel()
 	ctx, n := newNode(t)
