@@ -36,7 +36,8 @@ func (n *node) applyAll(actions []turns.Action) {
 		case len(a.GivenUp) > 0:
 			n.logGivenUp(m, a)
 		case a.Starves:
-			n.logger.Error("a claim that was due a turn had none for a long time, and has the next: please report this", "claim", m.ID, "gpu", m.GPU.UUID)
+			n.logger.Error("a claim that was due a turn had none for a long time, and has the next: please report this",
+				"claim", m.ID, "gpu", m.GPU.UUID)
 		default:
 			m.set(a)
 		}
@@ -126,7 +127,7 @@ func (n *node) logGivenUp(m *member, a turns.Action) {
 		return
 	}
 	m.gaveUp = now
-	n.logger.Warn("processes do not answer since their turn has ended; they are stopped or hang, and have no turn until they do",
+	n.logger.Warn("processes have not answered after their turn: they are stopped or hang, and have no turns until they do",
 		"claim", m.ID, "gpu", m.GPU.UUID, "processes", n.names(a.GivenUp))
 }
 

@@ -363,8 +363,8 @@ func TestDebt_OutlivesAProcess(t *testing.T) {
 	must.Greater(t, 0.45, had[0], must.Sprint(had))
 }
 
-// A process that is stopped in the midst of its turn delays others for a moment, is charged for that, and has its turns again when it
-// goes on. Meanwhile others of its claim have them.
+// A process that is stopped in the midst of its turn delays others for a moment, is charged for that, and has its turns again when
+// it goes on. Meanwhile others of its claim have them.
 func TestStopped(t *testing.T) {
 	for _, others := range []int{0, 1} {
 		t.Run(fmt.Sprint(others, " others"), func(t *testing.T) {
@@ -448,6 +448,22 @@ func TestJoin_WhileItsClaimDrains(t *testing.T) {
 	g.Drained(now, "a", 1, g.claims["a"].turn, Drain{})
 	must.Eq(t, Metered, g.claims["b"].state)
 	must.False(t, g.claims["a"].straggles)
+}
+
+// A process that reads the number of a turn before it reads that its gate is open has drained nothing.
+func TestDrained_OfATurnThatBegins(t *testing.T) {
+	g, now := New(), time.Second
+	g.Join(now, "a", part(500), 1)
+	g.Join(now, "b", part(500), 2)
+	g.Drained(now, "a", 1, g.claims["a"].turn, Drain{})
+	g.Want(now, "b")
+	for g.claims["a"].state != Closed {
+		now, _ = g.Next()
+		g.Tick(now)
+	}
+	must.Eq(t, Closed, g.claims["b"].state)
+	g.Drained(now, "a", 1, g.claims["a"].turn, Drain{})
+	must.Eq(t, Metered, g.claims["b"].state)
 }
 
 // A ceiling is that of a claim, and not of each process that joins it.

@@ -191,6 +191,7 @@ uint64_t turn_look(int gpu, uint64_t now) {
     }
     if (state == GATE_METERED && (turn->phase != IN_TURN || turn->number != number))
         enter(turn, IN_TURN, number);
+    /* The number is read first. If it is of a turn that is just beginning, the governor ignores that it is drained. */
     if (state == GATE_CLOSED && (turn->phase == IN_TURN || turn->number != number))
         end_turn(turn, number);
     return turn->phase == IN_TURN ? look_in_turn(turn, gpu, now) : look_ended(turn, gpu, now);
