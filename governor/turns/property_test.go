@@ -212,7 +212,7 @@ func TestProperties_GPUs(t *testing.T) {
 // Processes of a claim that come, fork and go at any moment of its turns, and that miss a message now and then, do not keep the
 // claim from its share.
 func TestProperties_Joins(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(15)
 	if os.Getenv("TRANCHE_LONG") != "" {
 		seeds = 2000
 	}
@@ -250,7 +250,7 @@ func TestProperties_Joins(t *testing.T) {
 // A claim whose processes are stopped, and go on, at whatever moments has no more than its share of the GPU, however long its
 // kernels take, and the others have theirs.
 func TestProperties_Stops(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(15)
 	if os.Getenv("TRANCHE_LONG") != "" {
 		seeds = 2000
 	}
@@ -289,7 +289,8 @@ type stopper struct {
 }
 
 func (s *stopper) run(d time.Duration) {
-	for end := s.node.now + d; s.node.now < end; s.node.run(200*us, 0) {
+	look := min(max(s.programs[0].kernel/10, 200*us), 5*ms)
+	for end := s.node.now + d; s.node.now < end; s.node.run(look, 0) {
 		if s.sneaks {
 			s.sneak()
 		} else if s.node.now >= s.due {
