@@ -431,6 +431,8 @@ func TestGivenUp_Returns(t *testing.T) {
 	n.run(500*us, 0)
 	must.Eq(t, Metered, beside.state)
 	must.Eq(t, Metered, a.state)
+	c := n.gpu.claims["a"]
+	must.True(t, c.late(c.processes[a.id]), must.Sprint("it has to drain this turn"))
 	must.SliceEmpty(t, n.broken)
 }
 
@@ -488,7 +490,7 @@ func TestStarves(t *testing.T) {
 	for b.state != Metered {
 		n.run(ms, 0)
 	}
-	for had := a.busy; a.busy == had; n.run(ms, 0) {
+	for had := a.busy; a.busy == had && n.now < 2*starves; n.run(ms, 0) {
 		n.gpu.end = n.now + time.Second // of a turn that never ends
 	}
 	must.SliceLen(t, 1, n.broken)
