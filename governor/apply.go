@@ -3,6 +3,7 @@ package governor
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -25,14 +26,31 @@ func (n *node) applyAll(actions []turns.Action) {
 		if m == nil {
 			continue
 		}
-		if len(a.Overran) > 0 {
+		switch {
+		case len(a.Overran) > 0:
 			n.logOverrun(m, a)
-			continue
-		}
-		for _, c := range m.conns {
-			if c.process != 0 {
-				c.set(a)
+		case len(a.Late) > 0:
+			for _, process := range a.Late {
+				if c := n.processes[process]; c != nil {
+					c.ask(a)
+				}
 			}
+		case len(a.GivenUp) > 0:
+			n.logGivenUp(m, a)
+		case a.Starves:
+			n.logger.Error("a claim that was due a turn had none for a long time, and has the next: please report this",
+				"claim", m.ID, "gpu", m.GPU.UUID)
+		default:
+			m.set(a)
+		}
+	}
+}
+
+// set changes what the pages of a claim's processes say.
+func (m *member) set(a turns.Action) {
+	for _, c := range m.conns {
+		if c.process != 0 && (a.State != turns.Metered || !slices.Contains(a.Silent, c.process)) {
+			c.set(a)
 		}
 	}
 }
@@ -64,9 +82,14 @@ func (c *conn) notify(a turns.Action) {
 	if a.State == turns.Closed {
 		kind = protocol.Revoke
 	}
-	if !c.send(protocol.Message{Kind: kind, GPU: uint32(c.gpu), Turn: a.Turn}, -1) {
+	if !c.welcome || !c.send(protocol.Message{Kind: kind, GPU: uint32(c.gpu), Turn: a.Turn}, -1) {
 		c.missed = true
 	}
+}
+
+// ask asks a process whose turn has ended whether it runs.
+func (c *conn) ask(a turns.Action) {
+	c.send(protocol.Message{Kind: protocol.Revoke, GPU: uint32(c.gpu), Turn: a.Turn, Flags: protocol.Asks}, -1)
 }
 
 // show writes the state of a claim to the page of a process that has just joined.
@@ -95,14 +118,29 @@ func (n *node) logOverrun(m *member, a turns.Action) {
 		return
 	}
 	m.overran = now
-	var names []string
-	for _, process := range a.Overran {
+	n.logger.Warn("a turn has not ended by its deadline: the next one has begun, and both claims are charged", "claim", m.ID,
+		"gpu", m.GPU.UUID, "processes", claim.ListNames(n.names(a.Overran)))
+}
+
+// logGivenUp names the processes that have not answered.
+func (n *node) logGivenUp(m *member, a turns.Action) {
+	now := monotonic()
+	if m.gaveUp > 0 && now-m.gaveUp < overrunsLogged {
+		return
+	}
+	m.gaveUp = now
+	n.logger.Warn("processes have not answered after their turn: they are stopped or hang, and have no turns until they do",
+		"claim", m.ID, "gpu", m.GPU.UUID, "processes", claim.ListNames(n.names(a.GivenUp)))
+}
+
+// names returns the process IDs and the names of processes.
+func (n *node) names(of []turns.Process) (names []string) {
+	for _, process := range of {
 		if c := n.processes[process]; c != nil {
 			names = append(names, describe(c.pid, c.peer.name))
 		}
 	}
-	n.logger.Warn("a turn has not ended by its deadline: the next one has begun, and both claims are charged", "claim", m.ID,
-		"gpu", m.GPU.UUID, "processes", claim.ListNames(names))
+	return names
 }
 
 // nameOf returns the name of a process's program, for people.

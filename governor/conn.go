@@ -34,7 +34,9 @@ type conn struct {
 	peer    *peer
 	process turns.Process
 	gpu     int
-	// missed is whether a message could not be sent, because the process does not read.
+	// welcome is whether it has been sent its page, without which it can't do anything with other messages.
+	welcome bool
+	// missed is whether a message could not be sent, because the process does not read, or had not been sent its page yet.
 	missed bool
 	// messages is how many have come in the second.
 	second   time.Duration
@@ -131,7 +133,6 @@ func (c *conn) handle(m protocol.Message, uuids []string) error {
 		c.tell()
 	}
 	n, now, id := c.node, monotonic(), c.of.ID
-	n.runs(now, c.peer)
 	g := n.gpu(c.of.GPU.UUID)
 	switch m.Kind {
 	case protocol.Want:
@@ -175,7 +176,6 @@ func (c *conn) join(m protocol.Message, uuids []string) error {
 	if err != nil {
 		return err
 	}
-	c.node.runs(monotonic(), p)
 	if len(uuids) > 0 && slices.ContainsFunc(p.conns, func(o *conn) bool { return o.process != 0 && o.gpu == index }) {
 		c.node.release(p)
 		return errors.New("it has joined with this GPU before")
@@ -190,6 +190,10 @@ func (c *conn) join(m protocol.Message, uuids []string) error {
 	welcome := protocol.Message{Kind: protocol.Welcome, GPU: uint32(index), Flags: flags, Value: [5]uint64{uint64(beat)}}
 	if !c.send(welcome, p.page.FD()) {
 		return errors.New("it does not read")
+	}
+	if c.welcome = true; c.missed {
+		c.missed = false
+		c.tell()
 	}
 	c.node.logger.Debug("process joined", "claim", c.of.ID, "pid", c.pid)
 	return nil

@@ -83,6 +83,64 @@ func TestTurns_Overrun(t *testing.T) {
 	r.awaitStatus(func(s *status.Status) bool { return s.Claims[a.claim.ID].Overruns == 1 })
 }
 
+// A process that does not drain is asked whether it runs. If it does not answer, turns go on without it, and it has none before it
+// has drained.
+func TestTurns_GivenUp(t *testing.T) {
+	r := newRig(t)
+	c := r.claim(500)
+	first, silent := r.join(c, 0), r.join(c, 1)
+	b := r.join(r.claim(500), 2)
+	b.send(protocol.Message{Kind: protocol.Want})
+	must.Eq(t, protocol.Grant, silent.receive().Kind)
+	revoke := silent.receive()
+	must.Eq(t, protocol.Revoke, revoke.Kind)
+	ask := silent.receive()
+	must.Eq(t, protocol.Message{Version: protocol.Version, Kind: protocol.Revoke, GPU: 1, Turn: revoke.Turn, Flags: protocol.Asks}, ask)
+	drained := protocol.Message{Kind: protocol.Drained, Turn: revoke.Turn, Value: [5]uint64{uint64(monotonic())}}
+	first.send(drained)
+
+	first.send(protocol.Message{Kind: protocol.Want})
+	must.Eq(t, protocol.Grant, b.receive().Kind)
+	must.Eq(t, protocol.Revoke, b.receive().Kind)
+	b.send(protocol.Message{Kind: protocol.Drained, Turn: b.turn(), Value: [5]uint64{uint64(monotonic())}})
+	first.await(metered)
+	must.Eq(t, closed, silent.state())
+	silent.send(drained)
+	silent.await(metered)
+	must.Eq(t, first.turn(), silent.turn())
+}
+
+// A process that joins at the end of its claim's turn gets word of that after its page: it ignores what comes before.
+func TestJoin_IsWelcomedFirst(t *testing.T) {
+	l, err := newLoop()
+	must.NoError(t, err)
+	defer l.close()
+	n := newNode(l, Options{Logger: hclog.NewNullLogger()})
+	m := &member{governed: governed{Claim: claim.Claim{
+		ID: "a", GPU: claim.GPU{UUID: "GPU-1"}, Compute: &claim.Compute{Share: 500, Max: 1000, Class: claim.ClassNormal},
+	}}}
+	n.claims["a"] = m
+	g := n.gpu("GPU-1")
+	g.Join(monotonic(), "a", part(m.Compute), 1001)
+	g.Join(monotonic(), "b", part(m.Compute), 1002)
+	g.Want(monotonic(), "b")
+	end, ok := g.Next()
+	must.True(t, ok)
+	time.Sleep(end - monotonic()) // the claim's turn has ended, and nobody has seen that
+
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	must.NoError(t, err)
+	c := &conn{node: n, fd: fds[0], of: m, pid: os.Getpid()}
+	m.conns, n.conns[c] = []*conn{c}, true
+	p := &program{t: t, fd: fds[1]}
+	t.Cleanup(p.close)
+	must.NoError(t, c.join(protocol.Message{Kind: protocol.Hello, GPU: 1}, []string{"GPU-1"}))
+	defer n.drop(c, "")
+	must.Eq(t, protocol.Welcome, p.receive().Kind)
+	must.Eq(t, closed, p.state())
+	must.Eq(t, protocol.Revoke, p.receive().Kind)
+}
+
 // A child that has inherited the socket does not keep a dead process in its turn.
 func TestTurns_DeathIsSeenByTheProcess(t *testing.T) {
 	r := newRig(t)
@@ -465,12 +523,4 @@ func TestObserver_TwoClaimsOfAContainer(t *testing.T) {
 	}
 	must.Eq(t, 2, publications, must.Sprint("it is named for the other claim now"))
 	must.True(t, since.Equal(seen[user{"GPU-1", inside}].since), must.Sprint("it is there for as long as before"))
-}
-
-func TestIsStopped(t *testing.T) {
-	pid := sleeper(t)
-	must.False(t, isStopped(pid, frozenCgroups{}))
-	stop(t, pid)
-	must.True(t, isStopped(pid, frozenCgroups{}))
-	must.False(t, isStopped(1<<22+1, frozenCgroups{}))
 }

@@ -55,8 +55,8 @@ type member struct {
 	conns    []*conn
 	// partners are the claims on other GPUs that processes of this claim have joined, with the number of these processes.
 	partners map[*member]int
-	// overran is when an overrun was logged last.
-	overran time.Duration
+	// overran is when an overrun was logged last, and gaveUp when processes that do not answer were.
+	overran, gaveUp time.Duration
 	// complained is when something was logged last of its processes.
 	complained time.Duration
 }
@@ -145,13 +145,11 @@ func (n *node) tick(now time.Duration) time.Duration {
 	for _, g := range n.gpus {
 		if at, ok := g.Next(); ok && at <= now {
 			g.Tick(now)
-			n.checkLate(now, g)
 			n.apply()
 		}
 	}
 	if n.closed() && now >= n.beatDue {
 		n.beatAll(now)
-		n.checkStopped(now)
 		n.beatDue = now + beat
 	}
 	if len(n.claims) > 0 && now >= n.checkDue {

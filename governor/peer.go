@@ -2,7 +2,6 @@ package governor
 
 import (
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,9 +19,6 @@ type peer struct {
 	page   *page.Page
 	conns  []*conn
 	states [protocol.MaxGPUs]turns.State
-	// stopped is whether it was stopped at the last look, and looked when that was.
-	stopped bool
-	looked  time.Duration
 }
 
 // peer returns what is known of a process, which is new if nothing is.

@@ -249,14 +249,6 @@ func (r *rig) awaitStatus(is func(*status.Status) bool) (found *status.Status) {
 
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
-// stop stops a process.
-func stop(t *testing.T, pid int) {
-	t.Helper()
-	must.NoError(t, unix.Kill(pid, unix.SIGSTOP))
-	var state unix.Siginfo
-	must.NoError(t, unix.Waitid(unix.P_PID, pid, &state, unix.WSTOPPED|unix.WNOWAIT, nil))
-}
-
 // joinEnv has the test's binary join a claim, and wait.
 const joinEnv = "TRANCHE_TEST_JOIN"
 

@@ -56,6 +56,12 @@ func (n *Node) WithBypassing(name string, c Claim) Claim {
 	return append(Claim{"sh", "-c", "env " + strings.Join(beside, " ") + ` & exec "$@"`, "sh"}, c...)
 }
 
+// WithOthers returns the claim with further loads beside its own one, each after the one before has ended.
+func (n *Node) WithOthers(c Claim, args ...string) Claim {
+	other := filepath.Join(n.build, "e2e/load") + " " + strings.Join(args, " ")
+	return append(Claim{"sh", "-c", "while " + other + `; do :; done & exec "$@"`, "sh"}, c...)
+}
+
 // BypassingUngoverned returns the claim with a load that finds the ungoverned library.
 func (n *Node) BypassingUngoverned(c Claim) (Claim, error) {
 	dir := filepath.Join(n.dir, "ungoverned")

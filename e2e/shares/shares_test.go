@@ -135,6 +135,53 @@ func TestShares_KilledAndStopped(t *testing.T) {
 	n.comesTo(ctx, t, map[string]float64{"stopped": 40, "last": 20})
 }
 
+// A claim whose processes come and go at any moment of its turns has its share.
+func TestShares_ProcessesComeAndGo(t *testing.T) {
+	t.Parallel()
+	ctx, n := newNode(t)
+	long := []string{"--kernel", "200000", "--depth", "1"}
+	n.start(ctx, t, "crowd", n.WithOthers(Share(50), append(long, "--count", "2")...), long...)
+	n.start(ctx, t, "alone", Share(50), "--kernel", "1000")
+	starves := 0
+	for range 5 {
+		if w := n.watch(ctx, t); w.Part("crowd") < 15 {
+			starves++
+		}
+	}
+	must.Less(t, 3, starves) // in one or two, others may have had the processors
+	n.comesTo(ctx, t, map[string]float64{"crowd": 50, "alone": 50})
+}
+
+// Who stops its programs while they have work on the GPU, and lets them go on to launch more, has no more than its share.
+func TestShares_StoppedAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	ctx, n := newNode(t)
+	stops := n.start(ctx, t, "stops", Share(10), "--kernel", "100000")
+	n.start(ctx, t, "beside", Share(90), "--kernel", "1000")
+	again := func() error {
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+			for _, step := range []struct {
+				signal syscall.Signal
+				last   time.Duration
+			}{{syscall.SIGSTOP, 250 * time.Millisecond}, {syscall.SIGCONT, 30 * time.Millisecond}} {
+				if err := stops.Signal(step.signal); err != nil {
+					return err
+				}
+				time.Sleep(step.last) // what the GPU does meanwhile is what is judged
+			}
+		}
+		return nil
+	}
+	for {
+		w, err := n.Over(ctx, again)
+		must.NoError(t, err)
+		t.Log(w)
+		if w.Part("stops") <= 10+tolerance && w.Busy["beside"] >= w.Length*(90-2*tolerance)/100 {
+			return
+		}
+	}
+}
+
 // Programs of governed claims that bypass the governed library are named, also where nobody has joined, and no longer once they
 // have ended; who has joined is not.
 func TestShares_BypassIsNamed(t *testing.T) {

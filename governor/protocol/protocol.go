@@ -21,6 +21,8 @@ const (
 	Size = 64
 	// MaxSize is the size of the longest packet.
 	MaxSize = Size + MaxGPUs*UUIDSize
+	// Asks is the flag of a Revoke that has to be answered.
+	Asks = 1
 )
 
 // Kind is the kind of a message.

@@ -18,6 +18,10 @@ func (g *GPU) advance(now time.Duration) {
 		g.deadline += passed
 		for _, c := range g.list {
 			c.deadline += passed
+			c.asks += passed
+			if c.givesUp > 0 {
+				c.givesUp += passed
+			}
 		}
 	}
 	before := g.now
@@ -55,20 +59,16 @@ func (g *GPU) advance(now time.Duration) {
 	}
 }
 
-// charged reports whether the GPU's time is charged to a claim: it has a turn that has not ended, and is neither idle nor
-// stopped.
+// charged reports whether the GPU's time is charged to a claim: it has a turn that has not ended, and is not idle. Whether its
+// processes run does not matter: what they have outstanding may, and others wait for it.
 func (g *GPU) charged(c *claim) bool {
 	switch {
 	case c.state == Open:
 		return false
-	case c.straggles || c.tail:
-		return !c.stopped()
-	case c != g.holder:
-		return false
-	case g.draining:
-		return !c.stopped()
+	case c.drains(g):
+		return true
 	}
-	return !g.rests()
+	return c == g.holder && !g.rests()
 }
 
 // charge charges time on the GPU to a claim, and shares it out as credit among those of its class that want the GPU. So

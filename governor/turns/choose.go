@@ -69,7 +69,7 @@ func (g *GPU) atFloor(next *claim) *claim {
 
 // isAtFloor reports whether a claim has a turn although a higher class wants one.
 func (g *GPU) isAtFloor(c *claim) bool {
-	return c.below >= float64(floorTurn) || g.now-c.waits >= longestWait
+	return c.below >= float64(floorTurn) || g.now-c.waits >= longestWait && g.now >= g.nextFloor
 }
 
 // begin begins the next turn, if a claim wants one and the GPU does not wait for another.
@@ -155,7 +155,7 @@ func (g *GPU) floorDue(h *claim) time.Duration {
 	most, wait := 0.0, longestWait
 	for _, c := range g.list {
 		if c.part.Class < h.part.Class && c.eligible() {
-			most, wait = max(most, c.below), min(wait, c.waits+longestWait-g.now)
+			most, wait = max(most, c.below), min(wait, max(c.waits+longestWait, g.nextFloor)-g.now)
 		}
 	}
 	return max(min(time.Duration((float64(floorTurn)-most)/floor), wait), g.shortest(h))

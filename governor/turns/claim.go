@@ -1,6 +1,9 @@
 package turns
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // claim is a claim that has joined, or has a debt.
 type claim struct {
@@ -22,7 +25,8 @@ type claim struct {
 	// credit is how much more (or, if negative, less) of the GPU's time is due to it than it had, compared with others of its
 	// class; below the same compared with the higher classes, for the floor. bucket is what its ceiling still allows.
 	credit, below, bucket float64
-	// usual is how long it takes to drain, and unmetered whether its turn began with work that no meter has bounded.
+	// usual is how long it takes to drain, and unmetered whether its turn says nothing of that: it began with work that no meter
+	// has bounded, or a process was given up.
 	usual     time.Duration
 	unmetered bool
 	// paused is when it last became idle; 0 if it is not, or has been for long.
@@ -40,6 +44,10 @@ type claim struct {
 	lead time.Duration
 	// deadline is when a tail has overrun its turn, too.
 	deadline time.Duration
+	// asks is when the processes that have not drained are asked whether they run, and givesUp when those that have not answered
+	// are given up; 0 if they are not asked. Silence bounds that, and gaveUp is when it did last.
+	asks, givesUp   time.Duration
+	silence, gaveUp time.Duration
 	// since is when it was first seen.
 	since time.Duration
 
@@ -54,9 +62,10 @@ type process struct {
 	ending  time.Duration
 	empty   time.Duration // for how long it had nothing outstanding in that turn
 	first   time.Duration // when it went on in that turn, if it had waited for it
-	stopped bool
-	// excused is whether a turn has ended without it because it was stopped.
-	excused bool
+	// asked is whether it was asked whether it runs, and has not answered.
+	asked bool
+	// silent is whether it was given up, since it did not answer. Its gate is closed, and turns end without it, until it drains.
+	silent bool
 }
 
 // joined reports whether the claim has a process.
@@ -65,45 +74,27 @@ func (c *claim) joined() bool { return len(c.processes) > 0 }
 // drains reports whether the claim's turn is over and has not been accounted for yet.
 func (c *claim) drains(g *GPU) bool { return c.tail || c.straggles || c == g.holder && g.draining }
 
+// late reports whether the claim's last turn waits for a process to drain.
+func (c *claim) late(p *process) bool { return p.drained < c.turn && !p.silent }
+
 // drained reports whether nothing of the claim's last turn is outstanding.
 func (c *claim) drained() bool {
 	for _, p := range c.processes {
-		if p.drained < c.turn && !p.excused {
+		if c.late(p) {
 			return false
 		}
 	}
 	return true
 }
 
-// idle reports whether all processes were idle in the claim's last turn. Those that are stopped can't be anything else.
+// idle reports whether all processes were idle in the claim's last turn.
 func (c *claim) idle() bool {
 	for _, p := range c.processes {
-		if p.idle < c.turn && p.drained < c.turn && !p.stopped {
+		if p.idle < c.turn && c.late(p) {
 			return false
 		}
 	}
 	return true
-}
-
-// stopped reports whether the processes that have not drained are stopped, so that they can't.
-func (c *claim) stopped() bool {
-	found := false
-	for _, p := range c.processes {
-		if p.drained < c.turn {
-			if !p.stopped {
-				return false
-			}
-			found = true
-		}
-	}
-	return found
-}
-
-// excuse excuses the processes that have not drained because they are stopped.
-func (c *claim) excuse() {
-	for _, p := range c.processes {
-		p.excused = p.stopped && p.drained < c.turn
-	}
 }
 
 // pauses estimates for how long the GPU had nothing to do in the claim's last turn, from what its processes saw: each of them
@@ -115,7 +106,9 @@ func (c *claim) pauses() time.Duration {
 	}
 	part := 1.0
 	for _, p := range c.processes {
-		part *= min(float64(p.empty)/turn, 1)
+		if !p.silent {
+			part *= min(float64(p.empty)/turn, 1)
+		}
 	}
 	return time.Duration(part * turn)
 }
@@ -124,7 +117,7 @@ func (c *claim) pauses() time.Duration {
 func (c *claim) ending() (last time.Duration) {
 	for _, p := range c.processes {
 		switch {
-		case p.drained >= c.turn || p.excused:
+		case !c.late(p):
 		case p.ending == 0:
 			return 0
 		default:
@@ -144,15 +137,15 @@ func (c *claim) first() (first time.Duration) {
 	return first
 }
 
-// late returns the processes that have not drained.
-func (c *claim) late() []Process {
-	var late []Process
+// those returns the processes for which something is so.
+func (c *claim) those(so func(*process) bool) (found []Process) {
 	for id, p := range c.processes {
-		if p.drained < c.turn && !p.excused {
-			late = append(late, id)
+		if so(p) {
+			found = append(found, id)
 		}
 	}
-	return late
+	slices.Sort(found)
+	return found
 }
 
 // eligible reports whether the claim can get a turn.

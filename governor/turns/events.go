@@ -5,17 +5,22 @@ import (
 	"time"
 )
 
-// Join adds a process to a claim, which has this part of the GPU.
+// Join adds a process to a claim, which has this part of the GPU. It takes part in the claim's turn unless that has ended: nobody
+// has told it then that it has to drain, and it has nothing to.
 func (g *GPU) Join(now time.Duration, id string, part Part, by Process) {
 	g.advance(now)
 	c := g.claim(id)
+	fresh := c.part == Part{}
 	c.part = part
+	if fresh {
+		c.bucket = g.bucketSize(c)
+	}
 	if !c.joined() {
-		c.state, c.bucket = Closed, g.bucketSize(c)
+		c.state = Closed
 	}
 	c.processes[by] = &process{drained: c.turn}
-	if c == g.holder {
-		c.processes[by].drained = c.turn - 1
+	if c == g.holder && !g.draining {
+		c.processes[by].drained--
 	}
 	g.step()
 }
@@ -128,18 +133,22 @@ func (g *GPU) refund(c *claim, lasted time.Duration) {
 // everybody's cost.
 func (g *GPU) refundPauses(c *claim) {
 	charged := c.revoked - c.began - c.uncharged
-	lost := max(c.pauses()-c.uncharged, 0) + max(c.first()-c.began, 0)
+	lost := max(c.pauses()-c.uncharged, 0) + max(bounded(c.first()-c.began), 0)
 	if c.switched {
 		lost += gpuSwitch
 	}
 	g.refund(c, min(lost, charged/2))
 }
 
-// Ending tells that what a process has outstanding will end after some time.
+// Ending tells that what a process has outstanding will end after some time; 0: it has something outstanding.
 func (g *GPU) Ending(now time.Duration, id string, by Process, turn uint64, after time.Duration) {
 	g.advance(now)
 	c, p := g.find(id, by)
-	if p == nil || c != g.holder || !g.draining || turn != c.turn {
+	if p == nil || turn != c.turn {
+		return
+	}
+	p.asked = false
+	if c != g.holder || !g.draining || after <= 0 {
 		return
 	}
 	p.ending = g.now + after
@@ -168,10 +177,17 @@ type Drain struct {
 func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, d Drain) {
 	g.advance(now)
 	c, p := g.find(id, by)
-	if p == nil || turn > c.turn {
+	switch {
+	case p == nil || turn > c.turn:
+		return
+	case p.silent:
+		g.returns(c, p)
+		g.step()
+		return
+	case turn <= p.drained || c == g.holder && !g.draining: // it was asked again, or has not ended
 		return
 	}
-	p.drained = max(p.drained, turn)
+	p.drained = turn
 	if turn == c.turn {
 		p.empty, p.first = max(d.Empty, 0), min(d.First-g.skipped, g.now)
 		if c.drained() {
@@ -230,33 +246,6 @@ func (g *GPU) settle(c *claim) {
 	}
 }
 
-// Stopped tells that a process is stopped, by a signal or in a frozen cgroup, or that it goes on. A claim is not charged for
-// what it can't help.
-func (g *GPU) Stopped(now time.Duration, id string, by Process, stopped bool) {
-	g.advance(now)
-	c, p := g.find(id, by)
-	if p == nil || p.stopped == stopped {
-		return
-	}
-	before := g.now - max(c.revoked, g.granted)
-	if stopped && c == g.holder && g.draining && !c.stopped() {
-		p.stopped = true
-		if c.stopped() {
-			p.stopped = false
-			g.refund(c, before)
-		}
-	}
-	p.stopped = stopped
-	switch {
-	case !stopped:
-		p.excused = false
-	case c.straggles && c.stopped():
-		c.excuse() // its others need not wait for it
-		g.settle(c)
-	}
-	g.step()
-}
-
 func (g *GPU) find(id string, by Process) (*claim, *process) {
 	c := g.claims[id]
 	if c == nil {
@@ -264,18 +253,3 @@ func (g *GPU) find(id string, by Process) (*claim, *process) {
 	}
 	return c, c.processes[by]
 }
-
-// Late returns the processes for which the end of a turn has waited for some time. The caller finds out whether they are stopped.
-func (g *GPU) Late(now time.Duration) []Process {
-	g.advance(now)
-	var late []Process
-	for _, c := range g.list {
-		if (c == g.holder && g.draining || c.straggles || c.tail) && g.now-c.revoked >= lateAfter {
-			late = append(late, c.late()...)
-		}
-	}
-	return late
-}
-
-// lateAfter is how long after the end of a turn a process is late.
-const lateAfter = 10 * time.Millisecond

@@ -14,7 +14,7 @@ import (
 // Whatever programs do, one claim at a time has the GPU, nobody waits for ever, and the honest ones have their shares.
 //
 // The adversaries of this test have long kernels, never report the end of their work, send messages of any kind at random,
-// fork, die, and change their shares.
+// fork, die, stop and go on, and change their shares.
 func TestProperties(t *testing.T) {
 	turns := 100_000
 	if os.Getenv("TRANCHE_LONG") != "" {
@@ -91,9 +91,11 @@ func (a *adversaries) act() {
 	case what == 3:
 		n.gpu.Set(n.now, p.claim, a.part())
 	case what == 4:
-		stopped := n.rand.IntN(2) == 0
-		n.gpu.Stopped(n.now, p.claim, p.id, stopped)
-		p.excused = true
+		if p.stopped {
+			p.proceed()
+		} else {
+			p.stop()
+		}
 	case what == 5:
 		a.lie(p)
 	case what == 6:
@@ -204,6 +206,127 @@ func TestProperties_GPUs(t *testing.T) {
 			// Twice what it is on one GPU: turns end early for those that wait for another GPU, too.
 			must.Less(t, 0.04, math.Abs(ratio-0.4), where)
 		}
+	}
+}
+
+// Processes of a claim that come, fork and go at any moment of its turns, and that miss a message now and then, do not keep the
+// claim from its share.
+func TestProperties_Joins(t *testing.T) {
+	seeds := uint64(15)
+	if os.Getenv("TRANCHE_LONG") != "" {
+		seeds = 2000
+	}
+	for seed := range seeds {
+		n := newNode(1000 + seed)
+		kernels := []time.Duration{100 * us, ms, 30 * ms, 200 * ms}
+		kernel := kernels[n.rand.IntN(len(kernels))]
+		share := 100 + n.rand.IntN(800)
+		first := n.add(program{claim: "a", kernel: kernel, sync: n.rand.IntN(2) == 0}, part(share))
+		other := n.add(program{claim: "b", kernel: ms}, part(1000-share))
+		crowd := newAdversaries(n)
+		for range 600 {
+			n.run(time.Duration(n.rand.Int64N(int64(max(kernel, 20*ms)))), 0)
+			switch what := n.rand.IntN(8); {
+			case what == 0 && len(crowd.programs) < 6:
+				p := program{claim: "a", kernel: kernel, sync: n.rand.IntN(2) == 0, off: n.rand.IntN(4) == 0, deaf: 500 * n.rand.IntN(2)}
+				crowd.programs = append(crowd.programs, n.add(p, part(share)))
+			case what == 1 && len(crowd.programs) > 0:
+				crowd.kill(crowd.programs[n.rand.IntN(len(crowd.programs))])
+			}
+		}
+		for len(crowd.programs) > 4 {
+			crowd.kill(crowd.programs[0])
+		}
+		n.run(2*time.Second, 0)
+		const window = 20 * time.Second
+		had := busyFor(n, window, first, other)
+		where := must.Sprintf("seed %d: share %d, kernel %v, %d processes: %v", seed, share, kernel, len(n.programs)-1, had)
+		must.SliceEmpty(t, n.broken, where, must.Sprint(n.broken))
+		longest := float64(kernel) * float64(len(n.programs)) / float64(window) // each may launch one at the end of a turn
+		must.Less(t, 0.04+longest, math.Abs(had[0]/(had[0]+had[1])-float64(share)/1000), where)
+	}
+}
+
+// A claim whose processes are stopped, and go on, at whatever moments has no more than its share of the GPU, however long its
+// kernels take, and the others have theirs.
+func TestProperties_Stops(t *testing.T) {
+	seeds := uint64(15)
+	if os.Getenv("TRANCHE_LONG") != "" {
+		seeds = 2000
+	}
+	for seed := range seeds {
+		n := newNode(2000 + seed)
+		kernels := []time.Duration{ms, 10 * ms, 100 * ms, 500 * ms, 2 * time.Second}
+		kernel := kernels[n.rand.IntN(len(kernels))]
+		share := []int{20, 100, 300}[n.rand.IntN(3)]
+		victim := n.add(program{claim: "victim", kernel: ms}, part(1000-share))
+		s := &stopper{node: n, sneaks: n.rand.IntN(2) == 0}
+		for range 1 + n.rand.IntN(3) {
+			s.programs = append(s.programs, n.add(program{claim: "stops", kernel: kernel, sync: n.rand.IntN(2) == 0}, part(share)))
+		}
+		s.stopFor, s.goFor = time.Duration(n.rand.Int64N(int64(2*kernel+500*ms))), time.Duration(n.rand.Int64N(int64(100*ms)))
+		s.together = n.rand.IntN(2) == 0
+		s.run(2 * time.Minute) // what is charged for a stop grows
+		before := []time.Duration{victim.busy, n.had("stops")}
+		const window = 5 * time.Minute
+		s.run(window)
+		had := []float64{float64(victim.busy-before[0]) / float64(window), float64(n.had("stops")-before[1]) / float64(window)}
+		where := must.Sprintf("seed %d: share %d, kernel %v, %d processes, %+v: %v", seed, share, kernel, len(s.programs), *s, had)
+		must.SliceEmpty(t, n.broken, where, must.Sprint(n.broken))
+		longest := float64(kernel) * float64(len(s.programs)) / float64(window)
+		must.Less(t, float64(share)/1000+0.02+2*longest, had[1], where)
+		must.Greater(t, 1-float64(share)/1000-0.05-2*longest, had[0], where)
+	}
+}
+
+// stopper stops programs and has them go on: for some time each, or, if it sneaks, just while they have work on the GPU.
+type stopper struct {
+	node             *node
+	programs         []*program
+	stopFor, goFor   time.Duration
+	together, sneaks bool
+	due              time.Duration
+}
+
+func (s *stopper) run(d time.Duration) {
+	look := min(max(s.programs[0].kernel/10, 200*us), 5*ms)
+	for end := s.node.now + d; s.node.now < end; s.node.run(look, 0) {
+		if s.sneaks {
+			s.sneak()
+		} else if s.node.now >= s.due {
+			s.alternate()
+		}
+	}
+}
+
+// sneak stops each program once it has work on the GPU, and has it go on when that has ended.
+func (s *stopper) sneak() {
+	for _, p := range s.programs {
+		switch {
+		case !p.stopped && len(p.work) > 0:
+			p.stop()
+		case p.stopped && len(p.work) == 0:
+			p.proceed()
+		}
+	}
+}
+
+func (s *stopper) alternate() {
+	programs := s.programs
+	if !s.together {
+		programs = programs[s.node.rand.IntN(len(programs)):][:1]
+	}
+	stop := !programs[0].stopped
+	for _, p := range programs {
+		if stop {
+			p.stop()
+		} else {
+			p.proceed()
+		}
+	}
+	s.due = s.node.now + s.goFor
+	if stop {
+		s.due = s.node.now + s.stopFor
 	}
 }
 

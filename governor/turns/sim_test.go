@@ -50,8 +50,13 @@ type program struct {
 	spins     func() bool
 	// wrong is how much too early it foretells the end of its work.
 	wrong time.Duration
-	// excused is whether turns may end while it has work: it was said to be stopped.
-	excused bool
+	// deaf is how often it misses that its turn was revoked: one time in so many.
+	deaf int
+
+	// stopped is whether it does nothing, except for its work on the GPU, and missed what it does when it goes on; excused is
+	// whether turns may end while it has work: it was given up.
+	stopped, excused bool
+	missed           []func()
 
 	dead    bool
 	state   State
@@ -120,12 +125,16 @@ func (n *node) add(p program, part Part) *program {
 	n.nextID++
 	p.node, p.id, p.state = n, n.nextID, Closed
 	started := &p
-	n.programs = append(n.programs, started)
 	n.gpu.Join(n.now, p.claim, part, p.id)
 	n.apply()
+	n.programs = append(n.programs, started)
 	status, _ := n.gpu.Status(n.now, p.claim)
 	started.state, started.turn, started.meter = status.State, status.Turn, status.Meter
-	n.after(n.soon(), started.submit)
+	started.quiet = n.now
+	started.later(n.soon(), started.submit)
+	if status.State == Metered {
+		started.later(n.look(), func() { started.rest(status.Turn) })
+	}
 	return started
 }
 
@@ -139,21 +148,42 @@ func (n *node) apply() {
 
 func (n *node) applyOwn() {
 	for _, a := range n.gpu.Actions() {
-		if len(a.Overran) > 0 {
+		switch {
+		case len(a.Overran) > 0:
 			n.overran[a.Claim] = true
-			continue
-		}
-		if a.State != Closed {
-			n.turns++
-			n.checkExclusive(a)
-		}
-		for _, p := range n.programs {
-			if p.claim == a.Claim && !p.dead {
-				p.apply(a)
-			}
+		case a.Starves:
+			n.breaks("%s starves", a.Claim)
+		case len(a.Late) > 0:
+			n.those(a.Late, func(p *program) { p.later(n.soon(), func() { p.answer(a.Turn) }) })
+		case len(a.GivenUp) > 0:
+			n.those(a.GivenUp, func(p *program) { p.excused = true })
+		default:
+			n.change(a)
 		}
 	}
 	n.schedule()
+}
+
+// those calls a function for each of some processes.
+func (n *node) those(ids []Process, do func(*program)) {
+	for _, p := range n.programs {
+		if slices.Contains(ids, p.id) {
+			do(p)
+		}
+	}
+}
+
+// change hands a change of state to a claim's programs.
+func (n *node) change(a Action) {
+	if a.State != Closed {
+		n.turns++
+		n.checkExclusive(a)
+	}
+	for _, p := range n.programs {
+		if p.claim == a.Claim && !p.dead && (a.State != Metered || !slices.Contains(a.Silent, p.id)) {
+			p.apply(a)
+		}
+	}
 }
 
 func (n *node) checkExclusive(a Action) {
@@ -261,16 +291,45 @@ func (p *program) apply(a Action) {
 	p.state, p.turn, p.meter = a.State, a.Turn, a.Meter
 	switch {
 	case a.State == Closed && was != Closed:
-		if len(p.work) == 0 {
-			p.empty += p.node.now - max(p.quiet, p.began)
+		p.pauses()
+		if p.deaf == 0 || p.node.rand.IntN(p.deaf) > 0 {
+			p.later(p.node.soon(), func() { p.drain(a.Turn) })
 		}
-		p.node.after(p.node.soon(), func() { p.drain(a.Turn) })
 	case a.State != Closed && p.waiting:
 		p.waiting = false
-		p.node.after(p.node.soon(), func() { p.wake(a.Turn) })
+		p.later(p.node.soon(), func() { p.wake(a.Turn) })
 	case a.State == Metered:
-		p.node.after(p.node.look(), func() { p.rest(a.Turn) })
+		p.later(p.node.look(), func() { p.rest(a.Turn) })
 	}
+}
+
+// later has the program do something, unless it is stopped by then: then it does it when it goes on.
+func (p *program) later(d time.Duration, do func()) {
+	p.node.after(d, func() {
+		switch {
+		case p.dead: // it does nothing any more
+		case p.stopped:
+			p.missed = append(p.missed, do)
+		default:
+			do()
+		}
+	})
+}
+
+// stop stops the program: nobody tells the state machine.
+func (p *program) stop() {
+	p.pauses()
+	p.stopped = true
+}
+
+// proceed has the program go on.
+func (p *program) proceed() {
+	missed := p.missed
+	p.stopped, p.missed, p.quiet = false, nil, p.node.now
+	for _, do := range missed {
+		p.later(p.node.soon(), do)
+	}
+	p.submit()
 }
 
 // wake goes on after the program has waited for a turn.
@@ -281,17 +340,22 @@ func (p *program) wake(turn uint64) {
 	p.submit()
 }
 
+// pauses adds a pause that ends now. A process that is stopped does not see it.
+func (p *program) pauses() {
+	if len(p.work) == 0 && !p.stopped {
+		p.empty += p.node.now - max(p.quiet, p.began)
+	}
+}
+
 // submit submits as much as the gate allows.
 func (p *program) submit() {
-	for !p.dead && !p.off && !p.pausing && (!p.sync || len(p.work) == 0) && (p.may == nil || p.may()) {
+	for !p.dead && !p.stopped && !p.off && !p.pausing && (!p.sync || len(p.work) == 0) && (p.may == nil || p.may()) {
 		if p.state == Closed {
 			if !p.waiting {
 				p.waiting = true
-				p.node.after(p.node.soon(), func() {
-					if !p.dead {
-						p.node.gpu.Want(p.node.now, p.claim)
-						p.node.apply()
-					}
+				p.later(p.node.soon(), func() {
+					p.node.gpu.Want(p.node.now, p.claim)
+					p.node.apply()
 				})
 			}
 			return
@@ -300,9 +364,7 @@ func (p *program) submit() {
 		if len(p.work) > 0 && time.Duration(len(p.work)+1)*p.kernel > p.meter {
 			return
 		}
-		if len(p.work) == 0 {
-			p.empty += p.node.now - max(p.quiet, p.began)
-		}
+		p.pauses()
 		p.work, p.quiet = append(p.work, p.kernel), 0
 		if p.submitted != nil {
 			p.submitted()
@@ -319,16 +381,16 @@ func (p *program) finished() {
 		p.quiet = p.node.now
 		turn := p.turn
 		if p.revoked {
-			p.node.after(p.node.soon(), func() { p.drain(turn) })
+			p.later(p.node.soon(), func() { p.drain(turn) })
 		}
-		p.node.after(p.node.look(), func() { p.rest(turn) })
+		p.later(p.node.look(), func() { p.rest(turn) })
 	}
 	if !p.sync {
 		p.submit()
 		return
 	}
 	p.pausing = true
-	p.node.after(p.pause+p.node.soon(), func() { p.pausing = false; p.submit() })
+	p.later(p.pause+p.node.soon(), func() { p.pausing = false; p.submit() })
 }
 
 // drain reports the end of the turn as soon as nothing is outstanding, and before that when it will be.
@@ -342,16 +404,29 @@ func (p *program) drain(turn uint64) {
 	}
 	p.revoked = len(p.work) > 0
 	if !p.revoked {
+		p.excused = false
 		p.node.gpu.Drained(p.node.now, p.claim, p.id, turn, Drain{Ago: ago, Empty: p.empty, First: p.first})
 	} else {
 		var left time.Duration
-		for _, k := range p.work {
-			left += k
+		for _, o := range p.node.programs {
+			if o.claim == p.claim { // beside which it has seen its kernels take longer
+				for _, k := range o.work {
+					left += k
+				}
+			}
 		}
 		p.node.ended[p.claim] = true
 		p.node.gpu.Ending(p.node.now, p.claim, p.id, turn, left-p.wrong)
 	}
 	p.node.apply()
+}
+
+// answer answers whether the program runs.
+func (p *program) answer(turn uint64) {
+	if p.drain(turn); len(p.work) > 0 && !p.lies {
+		p.node.gpu.Ending(p.node.now, p.claim, p.id, turn, 0)
+		p.node.apply()
+	}
 }
 
 // rest reports that the program has been idle for the cost of a switch.

@@ -26,7 +26,7 @@ func (g *GPU) grant(c *claim) {
 func (g *GPU) starts(c *claim) {
 	g.granted, c.began, c.uncharged, c.ends = g.now, g.now, 0, 0
 	for _, p := range c.processes {
-		p.ending, p.empty, p.first = 0, 0, 0
+		p.ending, p.empty, p.first, p.asked = 0, 0, 0, false
 	}
 }
 
@@ -41,20 +41,12 @@ func (g *GPU) revoke(c *claim) {
 	g.draining, g.end, g.resting, g.ending = true, 0, 0, 0
 	c.revoked = g.now
 	g.deadline = g.now + max(firstDeadline, drainFactor*c.usual)
+	c.asks, c.givesUp = g.now+asksAfter, 0
 	g.set(c, Closed)
 	c.used = c.paused == 0 || !slices.ContainsFunc(c.partners, partner.holds)
 	if c.paused == 0 {
 		c.endTogether()
 	}
-}
-
-// due returns when the next turn begins although the holder has not drained. One that is stopped submits nothing any more, so that
-// what is outstanding takes no longer than usual.
-func (g *GPU) due() time.Duration {
-	if h := g.holder; h.stopped() {
-		return min(g.deadline, h.revoked+max(lateAfter, drainFactor*h.usual))
-	}
-	return g.deadline
 }
 
 // ended frees the GPU after the holder has drained, or although it has not.
@@ -67,6 +59,9 @@ func (g *GPU) ended(h *claim) {
 	}
 	if h.state != Closed {
 		g.set(h, Closed)
+	}
+	if next := g.waiting(h); next != nil && next.part.Class > h.part.Class {
+		g.nextFloor = g.now + g.now - g.granted
 	}
 	g.last, g.foretold = h, g.ending > 0
 	g.holder, g.draining, g.end, g.resting, g.ending, g.atLeast = nil, false, 0, 0, 0, 0
@@ -82,22 +77,14 @@ func (g *GPU) learn(c *claim) {
 	c.usual = max(took, c.usual-(c.usual-took)/8)
 }
 
-// overrun ends the turn of a claim that has not drained in time. Processes that are stopped are excused: they can't drain.
-// Otherwise the next turn begins all the same, and both are charged.
-func (g *GPU) overrun(h *claim) {
-	g.excuse(h)
-	g.ended(h)
-}
-
-// excuse excuses the processes of a claim that are stopped. If others have not drained, the claim straggles.
-func (g *GPU) excuse(c *claim) {
-	c.excuse()
+// overrun notes that a claim has not drained in time. The next turn begins all the same, and both are charged.
+func (g *GPU) overrun(c *claim) {
 	if c.drained() {
 		return
 	}
 	c.straggles = true
 	c.usage.overruns++
-	g.actions = append(g.actions, Action{Claim: c.id, State: Closed, Turn: c.turn, Meter: g.meter(c), Overran: c.late()})
+	g.tell(c, Action{Overran: c.those(c.late)})
 }
 
 const (

@@ -51,8 +51,14 @@ type Action struct {
 	Turn uint64
 	// Meter is the most outstanding work in the state Metered.
 	Meter time.Duration
-	// Overran are the processes that have not drained in time; the next turn has begun all the same. No state changes then.
-	Overran []Process
+	// Silent are the processes that were given up and have not drained. In their claim's turn, their gates stay closed.
+	Silent []Process
+
+	// If one of the following is set, no state changes. Overran are the processes that have not drained in time; the next turn has
+	// begun all the same. Late are those to which the revocation is to be sent again, so that they answer, and GivenUp those
+	// that have not. Starves is whether the claim had no turn for very long, by a fault of this package, and has the next.
+	Overran, Late, GivenUp []Process
+	Starves                bool
 }
 
 // The constants of the rules; docs/design/compute.md has them.
@@ -108,6 +114,12 @@ type GPU struct {
 	linked bool
 	// atLeast is until when the holder keeps its turn although a higher class wants one: it is at its floor.
 	atLeast time.Duration
+	// nextFloor is when a claim may be at its floor again for having waited: the higher classes have as long as the last that was.
+	nextFloor time.Duration
+
+	// overdue is the claim to which the next turn is due, and since how long it has been.
+	overdue *claim
+	since   time.Duration
 
 	turn uint64
 	// last is the claim whose turn ended last, freed when it was seen to have ended, and foretold whether that was foretold.
@@ -143,11 +155,8 @@ func (g *GPU) Next() (at time.Duration, ok bool) {
 	case g.holder == nil:
 		consider(g.held)
 	case g.draining:
-		consider(g.due())
+		consider(g.deadline)
 		consider(g.ending)
-		if late := g.holder.revoked + lateAfter; late > g.now {
-			consider(late) // whether it is stopped
-		}
 	default:
 		consider(g.end)
 		if g.rests() {
@@ -160,6 +169,9 @@ func (g *GPU) Next() (at time.Duration, ok bool) {
 		}
 		if c.tail {
 			consider(c.deadline)
+		}
+		if c.drains(g) {
+			consider(c.chased())
 		}
 	}
 	if g.governs() {
@@ -182,13 +194,16 @@ func (g *GPU) governs() bool {
 func (g *GPU) Tick(now time.Duration) {
 	g.advance(now)
 	for _, c := range g.list {
+		g.chase(c)
 		if c.tail && g.now >= c.deadline {
 			c.tail = false
-			g.excuse(c)
+			g.overrun(c)
 		}
 	}
-	if g.draining && g.now >= g.due() {
-		g.overrun(g.holder)
+	g.watch()
+	if h := g.holder; g.draining && g.now >= g.deadline {
+		g.overrun(h)
+		g.ended(h)
 	}
 	g.step()
 }
@@ -272,6 +287,9 @@ func (g *GPU) open(c *claim) bool {
 	}
 	g.draining, g.end, g.resting, g.ending, g.held, g.heldFor = false, 0, 0, 0, 0, nil
 	c.tail, c.straggles, c.wants, c.called = false, false, false, false
+	for _, p := range c.processes {
+		p.silent = false // its gate is open, too
+	}
 	g.set(c, Open)
 	return true
 }
@@ -279,7 +297,8 @@ func (g *GPU) open(c *claim) bool {
 // set changes a claim's state.
 func (g *GPU) set(c *claim, to State) {
 	c.state = to
-	g.actions = append(g.actions, Action{Claim: c.id, State: to, Turn: c.turn, Meter: g.meter(c)})
+	silent := c.those(func(p *process) bool { return p.silent })
+	g.actions = append(g.actions, Action{Claim: c.id, State: to, Turn: c.turn, Meter: g.meter(c), Silent: silent})
 }
 
 // meter returns how much outstanding work a claim may have.

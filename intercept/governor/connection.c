@@ -26,7 +26,9 @@ struct own {
 };
 
 static struct {
-    struct lock lock; /* a descriptor is not closed while another thread sends */
+    /* A descriptor is not closed while another thread sends. The handler of a signal that this interrupts may end the process, and
+     * so send BYE. */
+    struct reentrant_lock lock;
     unsigned count;
     struct connection {
         struct own socket;
@@ -92,9 +94,9 @@ static bool any_is_joined(void) {
 
 /* Opens the GPU's gate. Waiters of a page that others still use look again within their time-out. */
 static void end(struct connection *connection, uint64_t retry) {
-    lock_take(&connections.lock);
+    reentrant_take(&connections.lock);
     drop(&connection->socket);
-    lock_give(&connections.lock);
+    reentrant_give(&connections.lock);
     if (connection->stage == JOINED)
         atomic_store(&passages[connection->gpu].joined, false);
     connection->stage = ABSENT;
@@ -159,12 +161,12 @@ static void try_one(struct connection *connection) {
         drop(&fresh);
         return;
     }
-    lock_take(&connections.lock);
+    reentrant_take(&connections.lock);
     connection->socket = fresh;
     connection->stage = greet(connection) ? GREETED : ABSENT;
     if (connection->stage == ABSENT)
         drop(&connection->socket);
-    lock_give(&connections.lock);
+    reentrant_give(&connections.lock);
 }
 
 void connections_try(uint64_t now) {
@@ -276,11 +278,11 @@ void connections_read(const struct pollfd *polled, unsigned count, void (*receiv
 bool connection_send(struct governor_message message) {
     bool sent = false;
     message.version = GOVERNOR_VERSION;
-    lock_take(&connections.lock);
+    reentrant_take(&connections.lock);
     for (unsigned i = 0; i < connections.count; i++)
         if ((uint32_t)connections.each[i].gpu == message.gpu && connections.each[i].stage == JOINED)
             sent = send_bytes(&connections.each[i].socket, &message, sizeof message);
-    lock_give(&connections.lock);
+    reentrant_give(&connections.lock);
     return sent;
 }
 

@@ -16,6 +16,7 @@
 #define GOVERNOR_VERSION 1
 #define GOVERNOR_GPUS_MAX 16
 #define GOVERNOR_UUID_SIZE 48 /* padded with zeroes, e.g. "GPU-…" */
+#define GOVERNOR_ASKS 1
 
 enum governor_kind {
     GOVERNOR_HELLO = 1, /* library → governor, the first: `gpu` is the number of GPUs, value[0] the process ID in the
@@ -24,8 +25,10 @@ enum governor_kind {
                              heartbeat in ns; bit i of `flags`: GPU i is governed */
     GOVERNOR_WANT = 3,    /* library → governor: a thread waits at the closed gate of `gpu` */
     GOVERNOR_GRANT = 4,   /* governor → library: `turn` of `gpu` has begun, as the page says already */
-    GOVERNOR_REVOKE = 5,  /* governor → library: `turn` of `gpu` ends, as the page says already */
-    GOVERNOR_ENDING = 6,  /* library → governor: what is outstanding will end within value[0] ns; again if sooner */
+    GOVERNOR_REVOKE = 5,  /* governor → library: `turn` of `gpu` ends, as the page says already. With GOVERNOR_ASKS in
+                             `flags` it is answered by ENDING or DRAINED, so that the governor knows that the process runs */
+    GOVERNOR_ENDING = 6, /* library → governor: what is outstanding will end within value[0] ns, 0 if that is unknown;
+                             again if sooner */
     GOVERNOR_DRAINED = 7, /* library → governor: nothing of `turn` is outstanding, as seen at value[0] (CLOCK_MONOTONIC,
                              ns); value[1]: for how many ns of the turn nothing was, estimated; value[2]: when the first
                              thread that had waited for the turn went on (CLOCK_MONOTONIC, ns), 0 if none had */

@@ -15,11 +15,13 @@
 #define SWITCH_NS (60 * NS_PER_US) /* until the governor has measured it */
 #define BUSY_MOST_NS (250 * NS_PER_US)
 #define QUIET_MOST_NS (20 * NS_PER_MS)
+#define UNSEEN_NS (5 * NS_PER_MS) /* who looks later than that was stopped, or had no processor */
 
 static struct turn {
     enum { AWAY, IN_TURN, STRAGGLERS, DRAINING } phase;
     bool was_open;     /* launches were not seen since the last drain */
-    uint64_t number;   /* of the turn that ends or is running */
+    uint64_t number;   /* of the turn that is running, ends, or has ended; 0: of none */
+    uint64_t asked;    /* the turn of which the governor waits for an answer; 0: none */
     uint64_t since_ns; /* when the phase began */
     uint64_t begun;    /* launches that had begun at the last look */
     struct {
@@ -37,16 +39,17 @@ static void enter(struct turn *turn, int phase, uint64_t number) {
     *turn = (struct turn){.phase = phase,
                           .number = number,
                           .was_open = turn->was_open,
+                          .asked = turn->asked,
                           .since_ns = clock_now(),
                           .pause_ns = PAUSE_LEAST_NS};
 }
 
 /* Looks whether the GPU has work. What is seen counts for half of the time since the last look, and of that until the next.
  * Looks come at random moments, so a program that waits for each of its kernels is seen between two of them as often as it
- * is there. What was launched while the gate was open is not known. */
+ * is there. What was launched while the gate was open is not known, nor what was while this process was stopped. */
 static void see(struct turn *turn, int gpu, uint64_t now) {
     bool empty = !turn->was_open && queues_empty(gpu);
-    if (turn->seen.at_ns != 0)
+    if (turn->seen.at_ns != 0 && now - turn->seen.at_ns < UNSEEN_NS + (turn->idle_sent ? 2 * QUIET_MOST_NS : 0))
         turn->seen.ns += (now - turn->seen.at_ns) * (turn->seen.empty + empty) / 2;
     turn->seen.at_ns = now;
     turn->seen.empty = empty;
@@ -59,13 +62,16 @@ static uint64_t about(uint64_t ns) {
     return ns / 2 + (ns * (random >> 16) >> 16);
 }
 
+/* What has changed is in the page. */
 void turn_received(const struct governor_message *message) {
-    struct turn *turn = &turns[message->gpu];
-    if (message->kind != GOVERNOR_REVOKE)
-        return;
+    if (message->kind == GOVERNOR_REVOKE && message->flags & GOVERNOR_ASKS)
+        turns[message->gpu].asked = message->turn;
+}
+
+static void end_turn(struct turn *turn, uint64_t number) {
     struct turn ended = *turn;
-    enter(turn, STRAGGLERS, message->turn);
-    if (ended.phase == IN_TURN && ended.number == message->turn)
+    enter(turn, STRAGGLERS, number);
+    if (ended.phase == IN_TURN && ended.number == number)
         turn->seen = ended.seen;
 }
 
@@ -75,9 +81,19 @@ static uint64_t wait_on(const struct turn *turn, uint64_t now, uint64_t left_ns)
     return clamp_ns(left_ns > 0 && left_ns / 2 < ns ? left_ns / 2 : ns, PAUSE_LEAST_NS, PAUSE_MOST_NS);
 }
 
-static void send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value) {
-    connection_send(
+static bool send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value) {
+    return connection_send(
         (struct governor_message){.kind = (uint16_t)kind, .gpu = (uint32_t)gpu, .turn = turn, .value = {value}});
+}
+
+static bool send_drained(const struct turn *turn, int gpu) {
+    bool woken = atomic_load(&passages[gpu].woken) == turn->number;
+    return connection_send((struct governor_message){
+        .kind = GOVERNOR_DRAINED,
+        .gpu = (uint32_t)gpu,
+        .turn = turn->number,
+        .value = {clock_now(), turn->seen.ns, woken ? atomic_load(&passages[gpu].woken_ns) : 0},
+    });
 }
 
 static uint64_t in_progress(int gpu) {
@@ -95,17 +111,12 @@ static void foretell(struct turn *turn, int gpu, uint64_t left_ns) {
 
 static uint64_t look_draining(struct turn *turn, int gpu, uint64_t now) {
     uint64_t left;
-    bool woken = atomic_load(&passages[gpu].woken) == turn->number;
     if (!queues_drained(gpu, &left)) {
         foretell(turn, gpu, left);
         return wait_on(turn, now, left);
     }
-    connection_send((struct governor_message){
-        .kind = GOVERNOR_DRAINED,
-        .gpu = (uint32_t)gpu,
-        .turn = turn->number,
-        .value = {clock_now(), turn->seen.ns, woken ? atomic_load(&passages[gpu].woken_ns) : 0},
-    });
+    if (!send_drained(turn, gpu)) /* the governor reads nothing at present, or the connection has ended */
+        return PAUSE_MOST_NS;
     enter(turn, AWAY, turn->number);
     return NEVER;
 }
@@ -151,33 +162,39 @@ static uint64_t look_in_turn(struct turn *turn, int gpu, uint64_t now) {
         switch_ns = SWITCH_NS;
     if (now - turn->idle_ns < switch_ns)
         return switch_ns - (now - turn->idle_ns);
-    send(GOVERNOR_IDLE, gpu, turn->number, now - turn->idle_ns);
-    turn->idle_sent = true;
+    turn->idle_sent = send(GOVERNOR_IDLE, gpu, turn->number, now - turn->idle_ns);
     turn->pause_ns = switch_ns;
     return switch_ns;
+}
+
+static uint64_t look_ended(struct turn *turn, int gpu, uint64_t now) {
+    uint64_t next = NEVER;
+    if (turn->phase == STRAGGLERS)
+        next = look_stragglers(turn, gpu, now);
+    else if (turn->phase == DRAINING)
+        next = look_draining(turn, gpu, now);
+    if (turn->asked == 0 || turn->asked != turn->number)
+        return next;
+    if (!(turn->phase == AWAY ? send_drained(turn, gpu) : send(GOVERNOR_ENDING, gpu, turn->number, 0)))
+        return PAUSE_MOST_NS;
+    turn->asked = 0;
+    return next;
 }
 
 uint64_t turn_look(int gpu, uint64_t now) {
     struct turn *turn = &turns[gpu];
     uint64_t number = atomic_load(&governor_page.page.gpus[gpu].turn);
     enum gate_state state = passages_state(gpu);
-    if (state == GATE_OPEN) {
-        turn->phase = AWAY;
-        turn->was_open = true;
+    if (state == GATE_OPEN) { /* or there is no governor: the next one counts anew */
+        *turn = (struct turn){.was_open = true};
         return NEVER;
     }
     if (state == GATE_METERED && (turn->phase != IN_TURN || turn->number != number))
         enter(turn, IN_TURN, number);
-    switch (turn->phase) {
-    case IN_TURN:
-        return state == GATE_METERED ? look_in_turn(turn, gpu, now) : NEVER;
-    case STRAGGLERS:
-        return look_stragglers(turn, gpu, now);
-    case DRAINING:
-        return look_draining(turn, gpu, now);
-    default:
-        return NEVER;
-    }
+    /* The number is read first. If it is of a turn that is just beginning, the governor ignores that it is drained. */
+    if (state == GATE_CLOSED && (turn->phase == IN_TURN || turn->number != number))
+        end_turn(turn, number);
+    return turn->phase == IN_TURN ? look_in_turn(turn, gpu, now) : look_ended(turn, gpu, now);
 }
 
 void turns_forked(void) {

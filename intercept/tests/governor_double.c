@@ -258,17 +258,23 @@ void double_hang(void) {
     pthread_mutex_unlock(&state.mutex);
 }
 
-static void change(unsigned gpu, enum gate_state to, uint64_t turn, enum governor_kind kind) {
-    struct governor_message message = {.version = GOVERNOR_VERSION, .kind = (uint16_t)kind, .turn = turn};
-    pthread_mutex_lock(&state.mutex);
-    state.wanted.gpus[gpu].turn = turn;
-    state.wanted.gpus[gpu].state = to;
-    fill_all();
-    for (unsigned i = 0; kind != 0 && i < state.clients_count; i++) {
+/* Under the mutex. */
+static void send_all(unsigned gpu, struct governor_message message) {
+    message.version = GOVERNOR_VERSION;
+    for (unsigned i = 0; i < state.clients_count; i++) {
         message.gpu = state.clients[i].index;
         if (state.clients[i].socket >= 0 && state.clients[i].claim == gpu)
             send_to(i, &message, sizeof message, -1);
     }
+}
+
+static void change(unsigned gpu, enum gate_state to, uint64_t turn, enum governor_kind kind) {
+    pthread_mutex_lock(&state.mutex);
+    state.wanted.gpus[gpu].turn = turn;
+    state.wanted.gpus[gpu].state = to;
+    fill_all();
+    if (kind != 0)
+        send_all(gpu, (struct governor_message){.kind = (uint16_t)kind, .turn = turn});
     pthread_mutex_unlock(&state.mutex);
 }
 
@@ -282,6 +288,12 @@ void double_grant(unsigned gpu, uint64_t turn) {
 
 void double_revoke(unsigned gpu, uint64_t turn) {
     change(gpu, GATE_CLOSED, turn, GOVERNOR_REVOKE);
+}
+
+void double_ask(unsigned gpu, uint64_t turn) {
+    pthread_mutex_lock(&state.mutex);
+    send_all(gpu, (struct governor_message){.kind = GOVERNOR_REVOKE, .turn = turn, .flags = GOVERNOR_ASKS});
+    pthread_mutex_unlock(&state.mutex);
 }
 
 void double_meter(unsigned gpu, uint64_t ns) {

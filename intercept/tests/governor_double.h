@@ -30,6 +30,9 @@ void double_meter(unsigned gpu, uint64_t ns);
 void double_grant(unsigned gpu, uint64_t turn);  /* METERED */
 void double_revoke(unsigned gpu, uint64_t turn); /* CLOSED */
 
+/* Asks whether the process runs. */
+void double_ask(unsigned gpu, uint64_t turn);
+
 /* Waits for the next message of a kind, or for the end of a connection, which has the kind DOUBLE_EOF; earlier messages of
  * other kinds stay. A test ends if there is none for two minutes. */
 #define DOUBLE_EOF 100

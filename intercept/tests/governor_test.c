@@ -216,6 +216,7 @@ static void *run_form(void *form) {
 static void test_all_work_is_gated(void) {
     pthread_t thread;
     start(GATE_CLOSED);
+    double_await(GOVERNOR_DRAINED);
     CHECK(cuMemcpy(1, (CUdeviceptr)1 << 32, 1000) == CUDA_SUCCESS, "a copy to the host");
     CHECK(launches() == 1, "it is not gated");
     for (uintptr_t form = 0; form < FORMS; form++) {
@@ -351,6 +352,45 @@ static void test_a_kernel_may_wait_for_the_next(void) {
 
 /* --- ends of turns ------------------------------------------------------------------------------------------------ */
 
+/* The agent has begun to wait for the end of what was launched in a stream. */
+static void await_drain(CUstream stream) {
+    while (atomic_load(&queues_find(stream)->used))
+        clock_sleep(MS / 10);
+}
+
+/* The page and not the message is what counts: a message may be lost, or have been sent before the process was welcome. */
+static void test_drains_without_a_message(void) {
+    start(GATE_METERED);
+    launch(NULL, 10 * MS);
+    double_set(0, GATE_CLOSED, 1);
+    uint64_t end = driver_end();
+    struct governor_message drained = double_await(GOVERNOR_DRAINED);
+    CHECK(drained.turn == 1 && drained.value[0] >= end, "turn %d", (int)drained.turn);
+}
+
+static void test_drains_a_turn_that_ended_before_it_joined(void) {
+    start(GATE_CLOSED);
+    CHECK(double_await(GOVERNOR_DRAINED).turn == 1, "it has nothing outstanding");
+}
+
+static void test_answers(void) {
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    double_revoke(0, 1);
+    await_drain(stream);
+    CHECK(double_count(GOVERNOR_ENDING) + double_count(GOVERNOR_DRAINED) == 0, "it was not asked");
+    for (int i = 0; i < 2; i++) {
+        double_ask(0, 1);
+        struct governor_message ending = double_await(GOVERNOR_ENDING);
+        CHECK(ending.turn == 1 && ending.value[0] == 0, "turn %d", (int)ending.turn);
+    }
+    driver_release();
+    CHECK(double_await(GOVERNOR_DRAINED).turn == 1, "the turn");
+    double_ask(0, 1);
+    CHECK(double_await(GOVERNOR_DRAINED).turn == 1, "the turn again");
+}
+
 static void await_drained(uint64_t turn) {
     uint64_t end = driver_end();
     struct governor_message drained = double_await(GOVERNOR_DRAINED);
@@ -433,12 +473,6 @@ static void test_drains_destroyed_streams(void) {
     double_revoke(0, 2);
     await_drained(2);
     CHECK(driver_counts.events <= 9, "%u events live on", driver_counts.events);
-}
-
-/* The agent has begun to wait for the end of what was launched in a stream. */
-static void await_drain(CUstream stream) {
-    while (atomic_load(&queues_find(stream)->used))
-        clock_sleep(MS / 10);
 }
 
 static void test_contexts_end_with_work_outstanding(void) {
@@ -647,6 +681,47 @@ static void test_killed_in_each_state(void) {
     }
 }
 
+static void exit_3(int signal_number) {
+    (void)signal_number;
+    exit(3);
+}
+
+static volatile sig_atomic_t handled;
+
+static void note(int signal_number) {
+    (void)signal_number;
+    handled = 1;
+}
+
+/* What signals do to a program that waits for its turn is what they do in a call of the driver that takes long. */
+static void test_signals_at_the_gate(void) {
+    void (*const handlers[])(int) = {SIG_DFL, exit_3, note};
+    make_claims();
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
+    for (int i = 0; i < 3; i++) {
+        int status;
+        double_set(0, GATE_CLOSED, 1);
+        pid_t pid = fork();
+        if (pid == 0) {
+            signal(SIGTERM, handlers[i]);
+            start_program();
+            await_joined(1);
+            launch(NULL, 1000);
+            _exit(4 + handled);
+        }
+        double_await(GOVERNOR_WANT);
+        kill(pid, SIGTERM);
+        if (handlers[i] == note)
+            double_grant(0, 2);
+        waitpid(pid, &status, 0);
+        double_await(DOUBLE_EOF);
+        if (i == 0)
+            CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "it ended with %#x", (unsigned)status);
+        else
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == (i == 1 ? 3 : 5), "it ended with %#x", (unsigned)status);
+    }
+}
+
 static void test_says_bye(void) {
     make_claims();
     double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
@@ -684,6 +759,7 @@ static void *run_busy(void *unused) {
 static void test_turns_of_busy_threads(void) {
     pthread_t threads[THREADS];
     start(GATE_CLOSED);
+    double_await(GOVERNOR_DRAINED);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, run_busy, NULL);
     for (unsigned turn = 2; turn < 12; turn++) {
@@ -731,6 +807,9 @@ int main(int argc, char **argv) {
     RUN(test_the_next_long_launch_comes_before_the_end);
     RUN(test_short_launches_have_few_events);
     RUN(test_a_kernel_may_wait_for_the_next);
+    RUN(test_drains_without_a_message);
+    RUN(test_drains_a_turn_that_ended_before_it_joined);
+    RUN(test_answers);
     RUN(test_drains_what_is_outstanding);
     RUN(test_drains_launches_on_their_way);
     RUN(test_drains_what_was_launched_while_open);
@@ -745,6 +824,7 @@ int main(int argc, char **argv) {
     RUN(test_the_parents_end_is_seen);
     RUN(test_joins_anew_when_the_program_closes_its_descriptors);
     RUN(test_killed_in_each_state);
+    RUN(test_signals_at_the_gate);
     RUN(test_says_bye);
     RUN(test_turns_of_busy_threads);
     return checks_report();
