@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -11,12 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tranche-gpu/tranche/agent/policy"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/cli/install"
 	"github.com/tranche-gpu/tranche/runtime"
-	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
 type doctorOptions struct {
@@ -66,14 +63,9 @@ func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
 		config, err = runtime.LoadConfig(o.config)
 		file = o.config
 	}
-	if err != nil {
-		config = runtime.Config{}.WithDefaults()
-	}
-	_, wrongPolicy := policy.LoadConfig(file)
-	_, wrongBill := bill.LoadConfig(file)
 	return &doctor.Node{
 		Version: a.version, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config),
-		AgentErr: errors.Join(wrongPolicy, wrongBill),
+		AgentErr: agentConfigError(file),
 		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,6 +98,10 @@ func (a *app) install(ctx context.Context, engines []string, o installOptions) e
 	}
 	if err := o.complete(engines); err != nil {
 		return err
+	}
+	_, err := a.loadConfig()
+	if err := cmp.Or(err, agentConfigError(a.configPath())); err != nil {
+		return fmt.Errorf("%w; correct the file first, nothing was changed", err)
 	}
 	record, closeRecord, err := o.record()
 	if err != nil {

@@ -344,6 +344,27 @@ func TestInstallOneAtATime(t *testing.T) {
 	must.NoError(t, holder.Wait())
 }
 
+// Containers with a GPU would not start with such a file, or the agent would not.
+func TestInstall_WrongConfiguration(t *testing.T) {
+	i := newInstallTrial(t)
+	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
+	must.NoError(t, os.MkdirAll(filepath.Dir(i.configFile), 0o755))
+	args := []string{"install", "docker", "--runtime-path", runtime, "--config", i.config}
+	for mistake, says := range map[string]string{
+		"[idel]\npolicy = \"off\"\n":             "no setting called idel",
+		"[idle]\npolice = \"off\"\n":             "no setting idle.police",
+		"[usage]\nkeep = 1\n":                    "no setting usage.keep",
+		"runtimes = \"runc\"\n[usage]\nkeep = 1": "runtimes has a value of the wrong type",
+	} {
+		must.NoError(t, os.WriteFile(i.configFile, []byte(mistake), 0o644))
+		i.refused(t, says, args...)
+		i.refused(t, "correct the file first, nothing was changed", args...)
+		must.FileNotExists(t, i.config)
+	}
+	must.NoError(t, os.WriteFile(i.configFile, []byte("[idle]\npolicy = \"off\"\n"), 0o644))
+	i.must(t, args...)
+}
+
 // The record says what to take back, so one that cannot be read is no reason to guess.
 func TestInstallWithABrokenRecord(t *testing.T) {
 	i := newInstallTrial(t)

@@ -1,6 +1,7 @@
 package wrapper
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,6 +37,20 @@ func withoutClaim(cfg runtime.Config, file *specFile) error {
 		return err
 	}
 	return file.write()
+}
+
+// refuseWithoutConfig returns why the configuration cannot be used if the container has claims or requests a GPU. All others start,
+// with a line in the log.
+func (inv invocation) refuseWithoutConfig(wrong error, hasClaims bool, file *specFile) error {
+	if hasClaims {
+		return wrong
+	}
+	devices, err := nvidia.HostDevices()
+	if err != nil || len(devices.Requests(file.spec)) > 0 {
+		return errors.Join(wrong, err)
+	}
+	_ = inv.logLine("warning", wrong.Error())
+	return nil
 }
 
 // isEdited reports whether a spec was edited before: by the task driver, or by tranche-runtime for a create that failed

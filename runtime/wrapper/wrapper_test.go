@@ -232,13 +232,6 @@ func TestMain_Errors(t *testing.T) {
 			return n.bundle("b", "true")
 		},
 		want: []string{"tranche-runtime itself"},
-	}, {
-		name: "a broken configuration",
-		prepare: func(t *testing.T, n *node) string {
-			runtimetest.WriteFile(t, n.path("config.toml"), "runtime = \"runc\"\nshadowdir = \"/x\"\n")
-			return n.bundle("b", "true")
-		},
-		want: []string{"config.toml", "shadowdir"},
 	}}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -256,6 +249,54 @@ func TestMain_Errors(t *testing.T) {
 			}
 			must.StrContains(t, stderr, "tranche-runtime: "+entry.Msg)
 			must.StrNotContains(t, stderr, token)
+		})
+	}
+}
+
+// A mistake in the configuration stops new containers with a GPU alone.
+func TestMain_WrongConfiguration(t *testing.T) {
+	for name, mistake := range map[string]string{
+		"a misspelled table": "[idel]\npolicy = \"off\"\n", "a misspelled setting": "shadowdir = \"/x\"\n", "no TOML": "x = [\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			next, record := recorder(t)
+			n := newNode(t, next)
+			claimed, token := n.reserve(runtimetest.GPU0, "slice-000")
+			must.NoError(t, n.ledger.Bind(t.Context(), claimed.ID, claim.Container{ID: "running", Runtime: "runc", InitPID: os.Getpid()}))
+			other, otherToken := n.reserve(runtimetest.GPU0, "slice-001")
+			file := n.path("config.toml")
+			runtimetest.WriteFile(t, file, readFile(t, file)+mistake)
+			log := n.path("log.json")
+			started := func(args ...string) {
+				t.Helper()
+				args = append([]string{"--log", log, "--log-format", "json"}, args...)
+				var exit *exec.ExitError
+				must.True(t, errors.As(n.runtime(args...).Run(), &exit))
+				must.Eq(t, 7, exit.ExitCode())
+				cmdline, _ := record()
+				must.Eq(t, zeroTerminated(append([]string{"/bin/sh", next}, args...)), cmdline)
+			}
+
+			started("create", "--bundle", n.bundle("plain", "true"), "c1")
+			must.StrContains(t, readFile(t, log), `"level":"warning"`)
+			must.StrContains(t, readFile(t, log), file)
+			for _, args := range []string{"state running", "kill running KILL", "delete --force running"} {
+				started(strings.Fields(args)...)
+			}
+			process := n.path("process.json")
+			runtimetest.WriteFile(t, process, `{"cwd": "/", "env": ["A=1", "`+token+`"]}`)
+			started("exec", "--process", process, "running")
+			must.StrNotContains(t, readFile(t, process), token)
+			runtimetest.WriteFile(t, process, `{"cwd": "/", "env": ["A=1"]}`)
+			started("exec", "--process", process, "running")
+			must.StrContains(t, readFile(t, process), "NVIDIA_VISIBLE_DEVICES=void", must.Sprint("the ledger was not read"))
+
+			for _, env := range []string{otherToken, "TRANCHE_GPU_MEMORY=1GiB", "NVIDIA_VISIBLE_DEVICES=all"} {
+				stderr := n.fails(n.runtime("create", "--bundle", n.bundle("gpu", "true", env), "c2"))
+				must.StrContains(t, stderr, "read the configuration "+file)
+				must.StrNotContains(t, stderr, otherToken)
+			}
+			must.Nil(t, n.holder(other.ID))
 		})
 	}
 }
