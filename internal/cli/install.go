@@ -297,6 +297,14 @@ func (a *app) reload(ctx context.Context, o installOptions, plans []enginePlan) 
 		if does == "" || len(p.Reload) == 0 {
 			continue
 		}
+		running, err := install.Running(p.name)
+		if err != nil {
+			return err
+		}
+		if !running {
+			fmt.Fprintf(a.stdout, "%s is not running, and reads its configuration when it starts\n", p.name)
+			continue
+		}
 		command := strings.Join(p.Reload, " ")
 		if !o.restart {
 			fmt.Fprintf(a.stdout, "%s %s until you run: %s (%s)\n", p.name, does, command, p.ReloadNote)

@@ -18,6 +18,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
@@ -101,6 +102,7 @@ func TestInstallFromABuildFolder(t *testing.T) {
 	must.StrContains(t, stderr, "Nothing was changed (--dry-run)")
 	must.SliceEmpty(t, i.files(t))
 
+	proctest.Named(t, nil, "dockerd")
 	must.StrContains(t, i.must(t, args...), "until you run: systemctl reload docker (containers go on running)")
 	must.SliceContainsAll(t, i.files(t), []string{
 		"usr/bin/tranche", "usr/bin/tranche-runtime", "usr/bin/tranche-hook", "usr/lib/tranche/libcuda.so.1",
@@ -280,6 +282,7 @@ func TestInstallErrors(t *testing.T) {
 // --restart runs what the operator would be told to run; what that says is not lost.
 func TestInstallRestart(t *testing.T) {
 	i := newInstallTrial(t)
+	needs.Sandbox(t, "to see no other processes")
 	bin := t.TempDir()
 	log := filepath.Join(bin, "log")
 	script := "#!/bin/sh\necho \"$@\" >>" + log + "\n[ \"$2\" != containerd ] || { echo Unit not found; exit 5; }\n"
@@ -287,6 +290,12 @@ func TestInstallRestart(t *testing.T) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
 	args := []string{"install", "docker", "--runtime-path", runtime, "--config", i.config, "--restart"}
+	must.StrContains(t, i.must(t, args...), "docker is not running, and reads its configuration when it starts")
+	must.FileNotExists(t, log)
+	must.NoError(t, os.Remove(i.config))
+	for _, daemon := range []string{"dockerd", "containerd"} {
+		proctest.Named(t, nil, daemon)
+	}
 	must.StrContains(t, i.must(t, args...), "ran: systemctl reload docker")
 	i.must(t, args...) // changes nothing, so there is nothing to reload
 	must.FileContains(t, log, "reload docker\n")
@@ -297,6 +306,30 @@ func TestInstallRestart(t *testing.T) {
 	toml := filepath.Join(i.dir, "etc/config.toml")
 	i.refused(t, "Unit not found", "install", "containerd", "--runtime-path", runtime, "--config", toml, "--restart")
 	must.FileContains(t, toml, runtime)
+}
+
+// A restart of Docker stops containers, so it takes more than --restart where some run.
+func TestUninstallRestart_StopsContainers(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Sandbox(t, "to see no other processes")
+	bin := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\n"), 0o755))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
+	i.must(t, "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	proctest.Named(t, nil, "dockerd")
+	stop := proctest.Named(t, nil, "containerd-shim-runc-v2", "-namespace", "moby", "-id", strings.Repeat("0123456789abcdef", 4))
+	args := []string{"uninstall", "docker", "--config", i.config}
+	i.refused(t, "systemctl restart docker would stop container 0123456789ab: stop them first", append(args, "--restart")...)
+	must.FileExists(t, i.config)
+	must.StrContains(t, i.must(t, append(args, "--restart", "--force")...), "ran: systemctl restart docker")
+	must.FileNotExists(t, i.config)
+
+	i.must(t, "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	must.StrContains(t, i.must(t, args...), "until you run: systemctl restart docker (containers stop, unless live-restore is on)")
+	i.must(t, "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	stop()
+	must.StrContains(t, i.must(t, append(args, "--restart")...), "ran: systemctl restart docker")
 }
 
 // Nomad is restarted for a plugin that was replaced under it, and for nothing else.
@@ -312,6 +345,7 @@ func TestInstallRestart_OldPlugins(t *testing.T) {
 	args := []string{"install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent}
 	i.must(t, args...)
 
+	proctest.Named(t, nil, "nomad", "agent", "-config", agent)
 	plugin := exec.Command(filepath.Join(plugins, "nomad-device-tranche"), "infinity")
 	plugin.Path = "/bin/sleep" // and not what lies there
 	must.NoError(t, plugin.Start())

@@ -37,6 +37,9 @@ func (a *app) uninstall(ctx context.Context, engines []string, o installOptions)
 	if err != nil {
 		return err
 	}
+	if err := o.refuseStops(plans); err != nil {
+		return err
+	}
 	o.files = o.files || o.all
 	files := &install.Plan{}
 	if o.files {
@@ -67,6 +70,32 @@ func (o installOptions) planUninstall(ctx context.Context, engines []string, r *
 		all = append(all, plans...)
 	}
 	return all, nil
+}
+
+// refuseStops keeps --restart from stopping containers.
+func (o *installOptions) refuseStops(plans []enginePlan) error {
+	for _, p := range plans {
+		if o.restart && !o.dryRun && !o.Force && len(p.Changes) > 0 && len(p.Stops) > 0 {
+			return fmt.Errorf("--restart: %s would stop %s: stop them first, leave out --restart, or use --force; nothing was changed",
+				strings.Join(p.Reload, " "), nameContainers(p.Stops))
+		}
+	}
+	return nil
+}
+
+// nameContainers lists containers in a message, with as much of an ID as engines show.
+func nameContainers(ids []string) string {
+	var short []string
+	for _, id := range ids {
+		if len(id) == 64 { // Docker's are of hexadecimal digits alone
+			id = id[:12]
+		}
+		short = append(short, id)
+	}
+	if len(short) == 1 {
+		return "container " + short[0]
+	}
+	return fmt.Sprintf("%d containers (%s)", len(short), claim.ListNames(short))
 }
 
 // refuseInUse keeps the programs where an engine would call them, or a container that runs needs its poststop hook.
