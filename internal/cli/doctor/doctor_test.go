@@ -86,7 +86,8 @@ func (h *healthy) fill() {
 		"/etc/docker/daemon.json":            `{"runtimes": {"tranche": {"path": "` + h.RuntimePath + `"}}}`,
 		"/etc/containerd/config.toml":        "version = 2\n",
 		"/etc/containers/containers.conf":    "[engine]\n",
-		"/etc/nomad.d/nomad.hcl":             "plugin_dir = \"/opt/plugins\"\nplugin \"nomad-driver-tranche\" {}\n",
+		"/etc/nomad.d/nomad.hcl": "plugin_dir = \"/opt/plugins\"\nplugin \"nomad-driver-tranche\" {}\n" +
+			"telemetry {\n publish_allocation_metrics = true\n}\n",
 	} {
 		h.write(file, text, 0o644)
 	}
@@ -435,6 +436,12 @@ func TestEachFault(t *testing.T) {
 		"Nomad that has no plugin directory": {
 			func(h *healthy) { h.write("/etc/nomad.d/nomad.hcl", "", 0o644) },
 			"Nomad/plugins", Warning, "neither plugin_dir nor data_dir", "set plugin_dir",
+		},
+		"Nomad without statistics": {
+			func(h *healthy) {
+				h.write("/etc/nomad.d/nomad.hcl", "plugin_dir = \"/opt/plugins\"\nplugin \"nomad-driver-tranche\" {}\n", 0o644)
+			},
+			"Nomad/statistics", Warning, "publish_allocation_metrics is not set", "telemetry { publish_allocation_metrics = true }",
 		},
 		"Nomad with a second plugin": {
 			func(h *healthy) {
