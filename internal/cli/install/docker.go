@@ -32,6 +32,9 @@ func (Docker) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseAbsent("docker", o, f); err != nil {
+		return nil, err
+	}
 	if err := refuseDockerFlags(); err != nil {
 		return nil, err
 	}
