@@ -239,6 +239,29 @@ func TestUninstallFilesRefusesWhileAContainerRuns(t *testing.T) {
 	must.FileNotExists(t, filepath.Join(i.prefix, "bin/tranche-hook"))
 }
 
+// A task without a GPU has no claim, and needs the task driver all the same.
+func TestUninstall_RefusesWhileATaskRuns(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Sandbox(t, "to see no other processes")
+	agent := filepath.Join(i.dir, "nomad.d")
+	must.NoError(t, os.MkdirAll(agent, 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(agent, "nomad.hcl"), []byte("plugin_dir = \""+i.dir+"/plugins\"\n"), 0o644))
+	podman := filepath.Join(i.dir, "containers.conf")
+	runtime := filepath.Join(i.prefix, "bin/tranche-runtime")
+	i.must(t, "install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent)
+	i.must(t, "install", "podman", "--runtime-path", runtime, "--config", podman)
+	const id = "2a5c1b9e-0f43-7d6a-8b1c-9d0e1f2a3b4c-serve-0badcafe"
+	proctest.Named(t, nil, "containerd-shim-runc-v2", "-namespace", "nomad", "-id", id)
+	before := i.files(t)
+	for _, args := range [][]string{{"nomad", "--config", agent}, {"--all"}, {"podman", "--files", "--config", podman}} {
+		i.refused(t, "tasks of Nomad run and need nomad-driver-tranche: container "+id+"; stop them first", append([]string{"uninstall"}, args...)...)
+		must.Eq(t, before, i.files(t))
+	}
+	i.must(t, "uninstall", "podman", "--config", podman)
+	i.must(t, "uninstall", "--all", "--force", "--run-dir", filepath.Join(i.dir, "run"))
+	must.FileNotExists(t, filepath.Join(agent, "tranche.hcl"))
+}
+
 func TestUninstallKeepsChangedFiles(t *testing.T) {
 	i := newInstallTrial(t)
 	needs.Root(t, "to install files that belong to root")
@@ -346,14 +369,10 @@ func TestInstallRestart_OldPlugins(t *testing.T) {
 	i.must(t, args...)
 
 	proctest.Named(t, nil, "nomad", "agent", "-config", agent)
-	plugin := exec.Command(filepath.Join(plugins, "nomad-device-tranche"), "infinity")
-	plugin.Path = "/bin/sleep" // and not what lies there
-	must.NoError(t, plugin.Start())
-	t.Cleanup(func() { _ = plugin.Process.Kill(); _ = plugin.Wait() })
+	stop := proctest.Named(t, nil, filepath.Join(plugins, "nomad-device-tranche")) // and not what lies there
 	must.StrContains(t, i.must(t, args...), "nomad runs the old nomad-device-tranche until you run: systemctl restart nomad")
 	must.StrContains(t, i.must(t, append(args, "--restart")...), "ran: systemctl restart nomad")
-	must.NoError(t, plugin.Process.Kill())
-	_ = plugin.Wait()
+	stop()
 	must.Eq(t, "Nothing to change.\n", i.must(t, append(args, "--restart")...))
 }
 

@@ -41,6 +41,9 @@ func (a *app) uninstall(ctx context.Context, engines []string, o installOptions)
 		return err
 	}
 	o.files = o.files || o.all
+	if err := o.refuseTasks(plans); err != nil {
+		return err
+	}
 	files := &install.Plan{}
 	if o.files {
 		if err := o.refuseInUse(ctx, record, plans); err != nil {
@@ -81,6 +84,19 @@ func (o *installOptions) refuseStops(plans []enginePlan) error {
 		}
 	}
 	return nil
+}
+
+// refuseTasks keeps Nomad's plugins while a container of the task driver runs, with a claim or without: nobody else would end it.
+func (o *installOptions) refuseTasks(plans []enginePlan) error {
+	if o.Force || !o.files && !slices.ContainsFunc(plans, func(p enginePlan) bool { return p.name == "nomad" }) {
+		return nil
+	}
+	tasks, err := install.TaskContainers()
+	if err != nil || len(tasks) == 0 {
+		return err
+	}
+	return fmt.Errorf("tasks of Nomad run and need nomad-driver-tranche: %s; stop them first, or use --force; nothing was changed",
+		nameContainers(tasks))
 }
 
 // nameContainers lists containers in a message, with as much of an ID as engines show.

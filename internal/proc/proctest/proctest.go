@@ -33,11 +33,15 @@ func Sleeper(t *testing.T) proc.ID {
 // of attr if there are any.
 func Named(t *testing.T, attr *syscall.SysProcAttr, commandLine ...string) (stop func()) {
 	t.Helper()
-	cmd := exec.Command("/bin/sh", append([]string{"-c", "read line"}, commandLine[1:]...)...)
+	cmd := exec.Command("/bin/sh", append([]string{"-c", "echo runs; read line"}, commandLine[1:]...)...)
 	cmd.Args[0], cmd.SysProcAttr = commandLine[0], attr
 	_, err := cmd.StdinPipe()
 	must.NoError(t, err)
-	must.NoError(t, cmd.Start()) // it has its command line now
+	stdout, err := cmd.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
+	_, err = stdout.Read(make([]byte, 1)) // Start returns before the kernel has set the command line
+	must.NoError(t, err)
 	stop = sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	t.Cleanup(stop)
 	return stop
