@@ -6,14 +6,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
@@ -115,6 +118,32 @@ func TestMain_EditsTheSpec(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A mount of the driver's keeps what its source is mounted with, which a user namespace can't take away.
+func TestMain_UserNamespace(t *testing.T) {
+	needs.Root(t, "to mount")
+	sockets := t.TempDir()
+	must.NoError(t, unix.Mount("tmpfs", sockets, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
+	t.Cleanup(func() { must.NoError(t, unix.Unmount(sockets, unix.MNT_DETACH)) })
+	next, _ := recorder(t)
+	n := newNode(t, next)
+	root := n.cfg.DriverRoot
+	runtimetest.WriteCDISpec(t, filepath.Join(root, "etc/cdi/gpus.json"), root, func(spec string) string {
+		return strings.Replace(spec, `"mounts": [`, `"mounts": [{"hostPath": "`+sockets+
+			`", "containerPath": "/run/driver", "options": ["rw", "nosuid", "nodev", "bind"]}, `, 1)
+	})
+	_, env := n.reserve(runtimetest.GPU0, "slice-000")
+	bundle := n.bundle("b", "true", env)
+	n.edit(bundle, func(spec map[string]any) {
+		linux := spec["linux"].(map[string]any)
+		linux["namespaces"] = append(linux["namespaces"].([]any), map[string]any{"type": "user"})
+	})
+	_ = n.runtime("create", "--bundle", bundle, "c1").Run()
+	var spec specs.Spec
+	must.NoError(t, json.Unmarshal([]byte(readFile(t, filepath.Join(bundle, "config.json"))), &spec))
+	at := slices.IndexFunc(spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/run/driver" })
+	must.SliceContains(t, spec.Mounts[at].Options, "noexec")
 }
 
 func TestMain_HostMemory(t *testing.T) {
