@@ -97,6 +97,13 @@ func printResults(out io.Writer, results []doctor.Result) error {
 			fmt.Fprintf(w, "           to mend it: %s\n", r.Remedy)
 		}
 	}
-	fmt.Fprintf(w, "\n%d checks, %d warnings, %d faults\n", len(results), count[doctor.Warning], count[doctor.Fault])
+	fmt.Fprintf(w, "\n%s, %s, %s\n", counted(len(results), "check"), counted(count[doctor.Warning], "warning"), counted(count[doctor.Fault], "fault"))
 	return w.Flush()
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -99,14 +99,11 @@ func (o *installOptions) refuseTasks(plans []enginePlan) error {
 		nameContainers(tasks))
 }
 
-// nameContainers lists containers in a message, with as much of an ID as engines show.
+// nameContainers lists containers in a message.
 func nameContainers(ids []string) string {
 	var short []string
 	for _, id := range ids {
-		if len(id) == 64 { // Docker's are of hexadecimal digits alone
-			id = id[:12]
-		}
-		short = append(short, id)
+		short = append(short, claim.ShortID(id))
 	}
 	if len(short) == 1 {
 		return "container " + short[0]
@@ -136,7 +133,7 @@ func (o *installOptions) refuseInUse(ctx context.Context, r *install.Record, pla
 	for _, c := range claims {
 		if c.Container != nil && claim.Alive(*c.Container) {
 			return fmt.Errorf("container %s runs with claim %s and needs tranche-hook when it ends: stop it first, or use "+
-				"--force; nothing was changed", c.Container.ID, c.ID)
+				"--force; nothing was changed", claim.ShortID(c.Container.ID), c.ID)
 		}
 	}
 	return nil

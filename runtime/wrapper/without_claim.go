@@ -62,10 +62,8 @@ func isEdited(cfg runtime.Config, spec *specs.Spec) bool {
 }
 
 func refuseWithoutClaim(requests []string) error {
-	return fmt.Errorf("the container requests GPUs by %s, but it has no claim; request a fraction of one (a Nomad job by its "+
-		"device block, others by -e %s=8GiB), or start it without a GPU (-e %s=%s, also if its image sets that "+
-		"variable, as those of CUDA do; no --gpus and no CDI device of NVIDIA's). The operator can have such containers "+
-		"start without a GPU or with whole ones: without_claim = %q or %q in %s",
+	return fmt.Errorf("the container requests GPUs by %s, but it has no claim: request a fraction (-e %s=8GiB, or a device block in Nomad), "+
+		"start it without a GPU (-e %s=%s), or have the operator set without_claim = %q or %q in %s",
 		strings.Join(requests, ", "), request.MemoryEnv, claim.VisibleDevices, claim.NoDevices,
 		runtime.WithoutClaimVoid, runtime.WithoutClaimPass, runtime.DefaultConfigFile)
 }

@@ -541,6 +541,13 @@ func TestEachFault(t *testing.T) {
 			func(h *healthy) { h.Config.StateDir = h.t.TempDir() },
 			"ledger/state directory", Fault, "lost with a reboot", "set state_dir",
 		},
+		"a ledger closed to the agent": {
+			func(h *healthy) {
+				h.write("/usr/lib/systemd/system/tranche-agent.service", "", 0o644)
+				h.Config.StateDir = "/home/tranche"
+			},
+			"ledger/state directory", Fault, "tranche-agent.service may not write there", "not below /usr, /etc, ",
+		},
 		"a ledger that others may read": {
 			func(h *healthy) { must.NoError(h.t, os.Chmod(filepath.Join(h.Config.StateDir, "claims"), 0o755)) },
 			"ledger/state directory", Fault, "others than root may look", "chmod 700",
