@@ -262,6 +262,19 @@ func TestUninstall_RefusesWhileATaskRuns(t *testing.T) {
 	must.FileNotExists(t, filepath.Join(agent, "tranche.hcl"))
 }
 
+// A container without a GPU has no claim, and its engine calls the runtime to end it.
+func TestUninstall_RefusesWhileTheRuntimeIsNeeded(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Sandbox(t, "to see no other processes")
+	i.must(t, "install", "--from", i.build(t, "x"), "--prefix", i.prefix)
+	stop := proctest.Named(t, nil, "/usr/bin/conmon", "-c", "web", "-r", filepath.Join(i.prefix, "bin/tranche-runtime"))
+	i.refused(t, "engines need tranche-runtime to end what runs with it: container web", "uninstall", "--files")
+	must.FileExists(t, filepath.Join(i.prefix, "bin/tranche-runtime"))
+	stop()
+	proctest.Named(t, nil, "/usr/bin/conmon", "-c", "web", "-r", "/usr/bin/crun")
+	i.must(t, "uninstall", "--files")
+}
+
 func TestUninstallKeepsChangedFiles(t *testing.T) {
 	i := newInstallTrial(t)
 	needs.Root(t, "to install files that belong to root")

@@ -122,6 +122,14 @@ func (o *installOptions) refuseInUse(ctx context.Context, r *install.Record, pla
 				"changed", key, entry.File)
 		}
 	}
+	running, err := install.RuntimeContainers()
+	if err != nil {
+		return err
+	}
+	if len(running) > 0 {
+		return fmt.Errorf("engines need tranche-runtime to end what runs with it: %s; stop them first, or use --force; nothing was changed",
+			nameContainers(running))
+	}
 	ledger, err := claim.Open(claim.Options{StateDir: o.stateDir, RunDir: o.runDir})
 	if err != nil {
 		return err

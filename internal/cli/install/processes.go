@@ -69,25 +69,41 @@ var taskContainer = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 
 // TaskContainers returns the containers of the task driver that run on this node, with a claim or without.
 func TaskContainers() ([]string, error) {
-	return containers(func(_, id string) bool { return taskContainer.MatchString(id) })
+	return containers(func(c container) bool { return taskContainer.MatchString(c.id) })
+}
+
+// RuntimeContainers returns the containers of any engine that tranche-runtime has started: the engine calls it again to end them.
+func RuntimeContainers() ([]string, error) {
+	return containers(func(c container) bool { return filepath.Base(c.runtime) == filepath.Base(RuntimePath("")) })
 }
 
 // dockerContainers returns Docker's.
 func dockerContainers() ([]string, error) {
-	return containers(func(namespace, _ string) bool { return namespace == "moby" })
+	return containers(func(c container) bool { return c.namespace == "moby" })
 }
 
-// containers returns the IDs of containers by their shims, which say what they are on their command lines.
-func containers(accepts func(namespace, id string) bool) ([]string, error) {
-	shims, err := nodeProcesses(func(program string) bool { return strings.HasPrefix(program, "containerd-shim-") })
+// container is what a shim of containerd's, or Podman's conmon, says of its container.
+type container struct{ id, namespace, runtime string }
+
+// containers returns the IDs of the containers that a function accepts.
+func containers(accepts func(container) bool) ([]string, error) {
+	monitors, err := nodeProcesses(func(program string) bool {
+		return strings.HasPrefix(program, "containerd-shim-") || program == "conmon"
+	})
 	var found []string
-	for _, shim := range shims {
+	for _, monitor := range monitors {
 		flags := map[string]string{}
-		for i := 1; i+1 < len(shim.args); i++ {
-			flags[shim.args[i]] = shim.args[i+1]
+		for i := 1; i+1 < len(monitor.args); i++ {
+			flags[monitor.args[i]] = monitor.args[i+1]
 		}
-		if id := flags["-id"]; accepts(flags["-namespace"], id) && !slices.Contains(found, id) {
-			found = append(found, id)
+		c := container{flags["-id"], flags["-namespace"], flags["-r"]}
+		if filepath.Base(monitor.args[0]) == "conmon" {
+			c.id = flags["-c"]
+		} else if runtime, err := os.ReadFile(fmt.Sprintf("/proc/%d/cwd/runtime", monitor.pid)); err == nil {
+			c.runtime = string(runtime) // a shim's directory is the bundle
+		}
+		if accepts(c) && !slices.Contains(found, c.id) {
+			found = append(found, c.id)
 		}
 	}
 	return found, err
