@@ -66,7 +66,8 @@ func (a *app) uninstallCommand() *cobra.Command {
 		Long: `Undo what tranche install did, and nothing else, even if the files were edited since then.
 
 --files also removes the programs and shadow libraries, if no engine is configured to use them. --all removes everything
-that was installed. Both fail while a container with a claim runs. The ledger stays.`,
+that was installed. Both fail while a container with a claim runs, or one that tranche-runtime started. These, and
+uninstall nomad, fail while a task of the task driver runs. The ledger, named volumes and usage stay.`,
 		ValidArgs: engineNames,
 		Args:      withUsage(cobra.OnlyValidArgs),
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.uninstall(cmd.Context(), engines, o) },

@@ -202,9 +202,11 @@ func TestInstall_LinksThePluginsOfAPackage(t *testing.T) {
 
 	i.refused(t, "--all is for all engines", "uninstall", "nomad", "--all")
 	i.must(t, "uninstall", "--all", "--run-dir", filepath.Join(i.dir, "run"))
-	must.SliceContainsAll(t, []string{
-		"nomad.d/nomad.hcl", "usr/lib/tranche/plugins/nomad-device-tranche", "usr/lib/tranche/plugins/nomad-driver-tranche",
-	}, i.files(t))
+	left := []string{"nomad.d/nomad.hcl", "usr/bin/tranche", "usr/bin/tranche-runtime", "usr/bin/tranche-hook"} // the package's
+	for _, library := range append(shadow.Files(), "plugins/nomad-device-tranche", "plugins/nomad-driver-tranche") {
+		left = append(left, "usr/lib/tranche/"+library)
+	}
+	must.SliceContainsAll(t, left, i.files(t))
 }
 
 // Nomad was removed before, with its configuration: that is no reason to stay.

@@ -33,7 +33,7 @@ func Sleeper(t *testing.T) proc.ID {
 // of attr if there are any.
 func Named(t *testing.T, attr *syscall.SysProcAttr, commandLine ...string) (stop func()) {
 	t.Helper()
-	cmd := exec.Command("/bin/sh", append([]string{"-c", "echo runs; read line"}, commandLine[1:]...)...)
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", append([]string{"-c", "echo runs; read line"}, commandLine[1:]...)...)
 	cmd.Args[0], cmd.SysProcAttr = commandLine[0], attr
 	_, err := cmd.StdinPipe()
 	must.NoError(t, err)
