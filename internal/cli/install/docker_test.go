@@ -145,8 +145,8 @@ func TestDockerUninstall_Stops(t *testing.T) {
 		must.NoError(t, err)
 		return plan.Stops
 	}
-	must.Eq(t, []string{container}, stops("{}"))
-	must.Eq(t, []string{container}, stops(`{"live-restore": false}`))
+	must.SliceContains(t, stops("{}"), container)
+	must.SliceContains(t, stops(`{"live-restore": false}`), container)
 	must.SliceEmpty(t, stops(`{"live-restore": true}`))
 	must.SliceEmpty(t, stops(`{"runtimes": {"kata": {"path": "/kata"}}}`), must.Sprint("a reload does it"))
 	proctest.Named(t, nil, "dockerd", "--live-restore")
