@@ -90,7 +90,8 @@ func ledgerStateDir(_ context.Context, n *Node) finding {
 	case kind == unix.TMPFS_MAGIC:
 		return fault(dir, found+" is in memory, so claims are lost with a reboot", "set state_dir to a directory on a disk")
 	case n.closedToAgent(dir):
-		return fault(dir, "tranche-agent.service may not write there, so usage is not accounted", "set state_dir to a directory, not below "+strings.Join(closedDirs, ", "))
+		return fault(dir, "tranche-agent.service may not write there, so usage is not accounted",
+			"set state_dir to a directory, not below "+strings.Join(closedDirs, ", "))
 	}
 	if info, err := os.Stat(filepath.Join(dir, "claims")); err == nil && info.Mode().Perm()&0o077 != 0 {
 		return fault(dir, fmt.Sprintf("others than root may look into the ledger (%s)", info.Mode()),
