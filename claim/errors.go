@@ -61,7 +61,7 @@ type BoundError struct {
 func (e *BoundError) Error() string {
 	return fmt.Sprintf("claim %s cannot be given to container %s: %s has it and still runs; "+
 		"a claim is for one container at a time, so ask for slices of its own for this one",
-		e.Claim.ID, e.Container.ID, describeHolder(e.Claim.Container))
+		e.Claim.ID, ShortID(e.Container.ID), describeHolder(e.Claim.Container))
 }
 
 // Retriable reports that the same call may succeed later, when the other container has ended.
@@ -113,11 +113,20 @@ func ListNames(names []string) string {
 	return text
 }
 
+// ShortID returns as much of a container's ID as engines show, which is unique and which they accept: of Docker's and Podman's IDs, 64
+// hexadecimal digits, the first 12.
+func ShortID(id string) string {
+	if len(id) == 64 && strings.Trim(id, "0123456789abcdef") == "" {
+		return id[:12]
+	}
+	return id
+}
+
 func describeHolder(c *Container) string {
 	if c == nil {
 		return "a process that is not known to the ledger"
 	}
-	return fmt.Sprintf("container %s (%s, process %d)", c.ID, c.Runtime, c.InitPID)
+	return fmt.Sprintf("container %s (%s, process %d)", ShortID(c.ID), c.Runtime, c.InitPID)
 }
 
 // NoRoomError is returned if no GPU has as many free slices as were requested. Nothing was changed.
@@ -128,28 +137,31 @@ type NoRoomError struct {
 
 func (e *NoRoomError) Error() string {
 	rooms := slices.SortedFunc(slices.Values(e.Rooms), func(x, y Room) int { return cmp.Compare(x.GPU.Index, y.GPU.Index) })
-	var most uint64
+	var most, largest uint64
 	var all []string
 	for _, room := range rooms {
-		most = max(most, room.freeBytes())
+		most, largest = max(most, room.freeBytes()), max(largest, uint64(room.Slices)*room.SliceBytes)
 		all = append(all, e.describe(room))
 	}
-	text := fmt.Sprintf("no GPU has %s free in slices of %s: %s; ", size.Format(e.LimitBytes),
-		size.Format(e.SliceBytes), strings.Join(all, ", "))
-	if most == 0 {
+	text := fmt.Sprintf("no GPU has %s free in slices of %s: %s; ", size.Format(e.LimitBytes), size.Format(e.SliceBytes), ListNames(all))
+	otherMode := slices.ContainsFunc(rooms, func(r Room) bool { return r.Mode != "" })
+	switch {
+	case e.LimitBytes > largest && !otherMode:
+		text += fmt.Sprintf("the largest has %s: ask for less", size.Format(largest))
+	case most == 0:
 		text += "wait until a container ends"
-	} else {
+	default:
 		text += fmt.Sprintf("at most %s fits now, so ask for that, or wait until a container ends", size.Format(most))
 	}
 	return text
 }
 
 func (e *NoRoomError) describe(room Room) string {
-	text := fmt.Sprintf("GPU %d (%s, %s)", room.GPU.Index, room.GPU.Name, room.GPU.UUID)
+	text := fmt.Sprintf("GPU %d", room.GPU.Index)
 	if room.Mode != "" {
 		return text + fmt.Sprintf(" is still in mode %s", room.Mode)
 	}
-	text += fmt.Sprintf(" has %d of %d slices free", len(room.Free), room.Slices)
+	text += fmt.Sprintf(" has %d of %s free", len(room.Free), countSlices(room.Slices))
 	if room.SliceBytes != e.SliceBytes {
 		text += " of " + size.Format(room.SliceBytes)
 	}

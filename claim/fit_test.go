@@ -118,15 +118,24 @@ func TestReserveFit_NoRoom(t *testing.T) {
 	l := newLedger(t)
 	reserve(t, l, 0, 2)
 	_, err := l.ReserveFit(t.Context(), fitRequest(8<<30, gpuWith(1, 6), gpuWith(0, 4)))
-	must.EqError(t, err, "reserving 8 slices: no GPU has 8GiB free in slices of 1GiB: GPU 0 (NVIDIA H200, "+testGPU.UUID+
-		") has 1 of 4 slices free, GPU 1 (NVIDIA H200, "+gpuWith(1, 0).GPU.UUID+") has 6 of 6 slices free; "+
-		"at most 6GiB fits now, so ask for that, or wait until a container ends")
+	must.EqError(t, err, "reserving 8 slices: no GPU has 8GiB free in slices of 1GiB: GPU 0 has 1 of 4 slices free, "+
+		"GPU 1 has 6 of 6 slices free; the largest has 6GiB: ask for less")
+	_, err = l.ReserveFit(t.Context(), fitRequest(3<<30, gpuWith(0, 4)))
+	must.ErrorContains(t, err, "has 1 of 4 slices free; at most 1GiB fits now, so ask for that, or wait until a container ends")
 	must.Len(t, 1, list(t, l))
 
 	_, err = l.ReserveFit(t.Context(), fitRequest(1<<30, gpuWith(0, 3)))
 	must.ErrorContains(t, err, "has 0 of 3 slices free; wait until a container ends")
 	_, err = l.ReserveFit(t.Context(), fitRequest(1<<63, gpuWith(0, 3)))
 	must.ErrorContains(t, err, "no GPU has")
+
+	var many []Candidate
+	for i := range 16 {
+		many = append(many, gpuWith(i, 4))
+	}
+	_, err = l.ReserveFit(t.Context(), fitRequest(8<<30, many...))
+	must.ErrorContains(t, err, "GPU 7 has 4 of 4 slices free and 8 more; the largest has 4GiB: ask for less")
+	must.Less(t, 400, len(err.Error()))
 }
 
 func TestReserveFit_SlicesOfAnotherSize(t *testing.T) {
@@ -407,4 +416,15 @@ func TestParseSliceName(t *testing.T) {
 		_, _, ok := ParseSliceName(name)
 		must.False(t, ok, must.Sprint(name))
 	}
+}
+
+// Docker's and Podman's IDs are as long as a line.
+func TestShortID(t *testing.T) {
+	long := strings.Repeat("0123456789abcdef", 4)
+	must.Eq(t, "0123456789ab", ShortID(long))
+	for _, id := range []string{"web", strings.Repeat("x", 64), long[:63], "2a5c1b9e-0f43-7d6a-8b1c-9d0e1f2a3b4c-web-0badcafe"} {
+		must.Eq(t, id, ShortID(id))
+	}
+	err := &BoundError{Claim: &Claim{ID: "c1", Container: &Container{ID: long, Runtime: "runc", InitPID: 7}}, Container: Container{ID: long}}
+	must.StrContains(t, err.Error(), "container 0123456789ab: container 0123456789ab (runc, process 7)")
 }

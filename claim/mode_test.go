@@ -347,7 +347,7 @@ func TestModes_ReserveFitLeavesOtherModesAlone(t *testing.T) {
 			other, _, err := l.Reserve(t.Context(), req)
 			must.NoError(t, err)
 			_, err = l.ReserveFit(t.Context(), fitRequest(1<<30, gpuWith(0, 140)))
-			must.ErrorContains(t, err, "GPU 0 (NVIDIA H200, "+testGPU.UUID+") is still in mode "+string(other.Mode))
+			must.ErrorContains(t, err, "GPU 0 is still in mode "+string(other.Mode))
 			must.Eq(t, cardOf(1).UUID, reserveFit(t, l, 1<<30, gpuWith(0, 140), gpuWith(1, 140)).GPU.UUID)
 		})
 	}
@@ -373,8 +373,9 @@ func TestReserveFit_OtherSizesOnOtherGPUs(t *testing.T) {
 	must.Len(t, 2, c.Slices)
 	must.Eq(t, 4<<30, c.SliceBytes)
 	_, err := l.ReserveFit(t.Context(), fitRequest(20<<30, small, large))
-	must.ErrorContains(t, err, "has 1 of 6 slices free, GPU 1 (NVIDIA H200, "+large.GPU.UUID+") has 2 of 4 slices free of 4GiB; "+
-		"at most 8GiB fits now")
+	must.ErrorContains(t, err, "has 1 of 6 slices free, GPU 1 has 2 of 4 slices free of 4GiB; the largest has 16GiB: ask for less")
+	_, err = l.ReserveFit(t.Context(), fitRequest(10<<30, small, large))
+	must.ErrorContains(t, err, "at most 8GiB fits now")
 }
 
 func TestParseMode(t *testing.T) {

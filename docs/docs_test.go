@@ -97,6 +97,56 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// The packages have the pages and what they link to: packaging/build copies the pages at the root, the license and two folders.
+func TestLinks_LeadToPackagedFiles(t *testing.T) {
+	script, err := os.ReadFile(filepath.Join(root, "packaging/build"))
+	must.NoError(t, err)
+	must.StrContains(t, string(script), `cp -r "$tree/docs" "$tree/examples" "$tree/LICENSE" "$tree"/*.md "$documents/"`)
+	packaged := regexp.MustCompile(`^(docs|examples|LICENSE|[^/]+\.md)(/|$)`)
+	for page, text := range pages(t) {
+		for _, match := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			file, _, _ := strings.Cut(match[1], "#")
+			if strings.HasPrefix(page, ".github/") || strings.HasPrefix(match[1], "https://") || file == "" {
+				continue
+			}
+			must.RegexMatch(t, packaged, filepath.Join(filepath.Dir(page), file), must.Sprintf("%s links to %s, which no package has", page, file))
+		}
+	}
+}
+
+// One version of Go builds all modules, so that an older one downloads one, and the pages name it.
+func TestGoVersion(t *testing.T) {
+	stated := regexp.MustCompile(`(?m)^go (.*)$`)
+	content, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	must.NoError(t, err)
+	version := stated.FindStringSubmatch(string(content))[1]
+	modules := 0
+	must.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && (entry.Name() == "build" || entry.Name() == ".git") {
+			return filepath.SkipDir
+		}
+		if err != nil || entry.Name() != "go.mod" {
+			return err
+		}
+		modules++
+		content, err := os.ReadFile(path)
+		must.NoError(t, err)
+		must.Eq(t, version, stated.FindStringSubmatch(string(content))[1], must.Sprint(path))
+		return nil
+	}))
+	must.Positive(t, modules)
+	all := pages(t)
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "docs/install.md"} {
+		must.StrContains(t, all[page], "Go "+version, must.Sprint(page))
+	}
+	patch := regexp.MustCompile(`\bGo 1\.\d+\.\d+`)
+	for page, text := range all {
+		for _, named := range patch.FindAllString(text, -1) {
+			must.True(t, page == "CHANGELOG.md" || named == "Go "+version, must.Sprintf("%s names %s", page, named))
+		}
+	}
+}
+
 func TestIndex_ListsEveryPage(t *testing.T) {
 	all := pages(t)
 	for page := range all {

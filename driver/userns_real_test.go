@@ -211,10 +211,19 @@ func TestOption_UsernsWithoutIDs(t *testing.T) {
 	d.nothingLeft(cfg)
 }
 
-// The processes of a container write the accounting of their claim, whoever they are on the host.
+// The processes of a container write the accounting of their claim, whoever they are on the host. What the driver mounts may come from
+// where nothing may be executed, as /run under systemd.
 func TestOption_UsernsWithAFraction(t *testing.T) {
+	sockets := t.TempDir()
+	must.NoError(t, unix.Mount("tmpfs", sockets, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755"))
+	t.Cleanup(func() { must.NoError(t, unix.Unmount(sockets, unix.MNT_DETACH)) })
 	d, config := newLenientDriver(t, func(c *spec.Config) {
 		gpuNode(t, c)
+		file := filepath.Join(c.DriverRoot, "etc/cdi/gpu.json")
+		text, err := os.ReadFile(file)
+		must.NoError(t, err)
+		more := `"mounts": [{"hostPath": "` + sockets + `", "containerPath": "/run/driver", "options": ["rw", "nosuid", "nodev", "bind"]}, `
+		must.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), `"mounts": [`, more, 1)), 0o644))
 		c.UsernsRange = "231072:65536"
 	})
 	ledger, err := claim.Open(claim.Options{StateDir: config.StateDir, RunDir: config.RunDir})
@@ -227,11 +236,12 @@ func TestOption_UsernsWithAFraction(t *testing.T) {
 	cfg := d.task(`cd /.tranche/claims/*; head -c 8 usage > /tmp/head
 		dd if=/tmp/head of=usage bs=1 conv=notrunc 2>/dev/null && echo wrote usage
 		echo x 2>/dev/null >> limit || echo kept limit; touch x 2>/dev/null || echo kept directory
+		ls -d /run/driver
 		tail -n 1 `+testLibDir+`/libcuda.so.1; : < /dev/nvidia0 && echo opened the GPU; cat /proc/self/uid_map; echo end`,
 		ownUsers)
 	cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal()}
 	_, out := d.run(cfg, "end\n")
-	for _, want := range []string{"wrote usage", "kept limit", "kept directory", "shadow libcuda", "opened the GPU", "231072"} {
+	for _, want := range []string{"wrote usage", "kept limit", "kept directory", "/run/driver", "shadow libcuda", "opened the GPU", "231072"} {
 		must.StrContains(t, out, want)
 	}
 }

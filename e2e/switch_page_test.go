@@ -141,7 +141,7 @@ device fraction | grep "nvidia/slice/NVIDIA H200 #$index"
 nomad job run -detach train.nomad.hcl
 await_that computes train
 kept=$(alloc train)
-` + page.commands("Back again") + `
+` + strings.Join(page.blocks("Back again", "sh"), "await_that tranche uninstall nomad --dry-run\n") + `
 await_that as_before again
 [ "$(alloc train)" = "$kept" ]
 nomad job run -detach train3.nomad.hcl

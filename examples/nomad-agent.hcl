@@ -24,3 +24,8 @@ plugin "nomad-driver-tranche" {
     gpu_compute_high_priority = false # tasks may have the priority "high"
   }
 }
+
+# Without this, Nomad publishes no statistics of tasks.
+telemetry {
+  publish_allocation_metrics = true
+}

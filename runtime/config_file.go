@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -55,7 +54,8 @@ type configFile struct {
 	NomadCAFile    any `toml:"nomad_ca_file"`
 }
 
-// LoadConfig reads the configuration file of the node. An empty path means the default file.
+// LoadConfig reads the configuration file of the node. An empty path means the default file. With an error it returns what
+// containers without a GPU need: the runtimes and directories that could be read, and the defaults of all else.
 func LoadConfig(path string) (Config, error) {
 	named := path != ""
 	if !named {
@@ -66,51 +66,70 @@ func LoadConfig(path string) (Config, error) {
 		return Config{}.WithDefaults(), nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return Config{}, fmt.Errorf("read the configuration: %w; correct %s or create the file", err, ConfigEnv)
+		err = fmt.Errorf("%w; correct %s or create the file", err, ConfigEnv)
 	}
 	if err != nil {
-		return Config{}, fmt.Errorf("read the configuration: %w", err)
+		return Config{}.WithDefaults(), fmt.Errorf("read the configuration: %w", err)
 	}
 	defer content.Close()
 
 	var file configFile
-	if err := toml.NewDecoder(content).DisallowUnknownFields().Decode(&file); err != nil {
-		return Config{}, fmt.Errorf("read the configuration %s: %w", path, explainTOML(err))
+	err = toml.NewDecoder(content).DisallowUnknownFields().Decode(&file)
+	if err != nil {
+		return file.remains(), fmt.Errorf("read the configuration %s: %w", path, explainTOML(err))
 	}
+	cfg, err := file.config()
+	if err != nil {
+		return file.remains(), fmt.Errorf("read the configuration %s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// remains returns what is used of a file with a mistake.
+func (f configFile) remains() Config {
+	c := Config{Runtime: f.Runtime, Runtimes: f.Runtimes}
+	if filepath.IsAbs(f.StateDir) {
+		c.StateDir = f.StateDir
+	}
+	if filepath.IsAbs(f.RunDir) {
+		c.RunDir = f.RunDir
+	}
+	return c.WithDefaults()
+}
+
+// config checks the settings.
+func (f configFile) config() (Config, error) {
 	cfg := Config{
 		Node: edit.Node{
-			DriverRoot:         file.DriverRoot,
-			ShadowDir:          file.ShadowDir,
-			HookPath:           file.HookPath,
-			CLIPath:            file.CLIPath,
-			StateDir:           file.StateDir,
-			RunDir:             file.RunDir,
-			CDISpecDirs:        file.CDISpecDirs,
-			DriverCapabilities: file.DriverCapabilities,
+			DriverRoot:         f.DriverRoot,
+			ShadowDir:          f.ShadowDir,
+			HookPath:           f.HookPath,
+			CLIPath:            f.CLIPath,
+			StateDir:           f.StateDir,
+			RunDir:             f.RunDir,
+			CDISpecDirs:        f.CDISpecDirs,
+			DriverCapabilities: f.DriverCapabilities,
 		},
-		Runtime:      file.Runtime,
-		Runtimes:     file.Runtimes,
-		WithoutClaim: file.WithoutClaim,
-		Compute:      compute.Bounds{HighPriority: file.GPUComputeHighPriority},
+		Runtime:      f.Runtime,
+		Runtimes:     f.Runtimes,
+		WithoutClaim: f.WithoutClaim,
+		Compute:      compute.Bounds{HighPriority: f.GPUComputeHighPriority},
 	}.WithDefaults()
-	err = cfg.validate()
-	if err == nil && file.GPUHostMemoryMax != "" {
-		if cfg.GPUHostMemoryMaxBytes, err = size.Parse(file.GPUHostMemoryMax); err != nil {
+	err := cfg.validate()
+	if err == nil && f.GPUHostMemoryMax != "" {
+		if cfg.GPUHostMemoryMaxBytes, err = size.Parse(f.GPUHostMemoryMax); err != nil {
 			err = fmt.Errorf("gpu_host_memory_max: %w", err)
 		}
 	}
-	if err == nil && file.GPUComputeMaxShare != 0 {
-		if cfg.Compute.MaxShare, err = percent.FromNumber(file.GPUComputeMaxShare); err != nil {
+	if err == nil && f.GPUComputeMaxShare != 0 {
+		if cfg.Compute.MaxShare, err = percent.FromNumber(f.GPUComputeMaxShare); err != nil {
 			err = fmt.Errorf("gpu_compute_max_share %w", err)
 		}
 	}
 	if err == nil {
-		err = cfg.readRequestSettings(file)
+		err = cfg.readRequestSettings(f)
 	}
-	if err != nil {
-		return Config{}, fmt.Errorf("read the configuration %s: %w", path, err)
-	}
-	return cfg, nil
+	return cfg, err
 }
 
 // explainTOML names the wrong key or line.
@@ -121,8 +140,7 @@ func explainTOML(err error) error {
 		for _, missing := range unknown.Errors {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
-		return fmt.Errorf("there is no setting called %s; there are %s", strings.Join(keys, " or "),
-			strings.Join(settings(), ", "))
+		return fmt.Errorf("there is no setting called %s; examples/config.toml describes all", strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
@@ -134,15 +152,6 @@ func explainTOML(err error) error {
 		return fmt.Errorf("line %d, column %d: %w", line, column, err)
 	}
 	return err
-}
-
-// settings returns the names of all settings.
-func settings() []string {
-	var names []string
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[configFile]()) {
-		names = append(names, field.Tag.Get("toml"))
-	}
-	return names
 }
 
 // validate refuses unknown values, and relative paths, which would depend on the working directory.

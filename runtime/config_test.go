@@ -109,6 +109,28 @@ func TestLoadConfig_Errors(t *testing.T) {
 	})
 }
 
+// A mistake leaves what containers without a GPU need.
+func TestLoadConfig_ErrorLeavesTheRuntimes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	const right = "runtimes = [\"/opt/runc\"]\nstate_dir = \"/srv/tranche\"\nshadow_dir = \"/opt/lib\"\n"
+	for _, wrong := range []string{
+		"[idel]\npolicy = \"off\"", "shadowdir = \"/x\"", "run_dir = \"relative\"", "slice_memory = \"1GB\"", "runtime = 3", "x = [",
+		"local_claims = \"yes\"", "without_claim = \"maybe\"",
+	} {
+		runtimetest.WriteFile(t, path, right+wrong)
+		cfg, err := LoadConfig(path)
+		must.Error(t, err, must.Sprint(wrong))
+		must.Less(t, 240, len(err.Error())-len(path), must.Sprint(err))
+		must.Eq(t, []string{"/opt/runc"}, cfg.NextRuntimes(), must.Sprint(wrong))
+		must.Eq(t, "/srv/tranche", cfg.StateDir)
+		must.Eq(t, DefaultRunDir, cfg.RunDir)
+		must.Eq(t, DefaultShadowDir, cfg.ShadowDir)
+	}
+	cfg, err := LoadConfig("/nonexistent/config.toml")
+	must.Error(t, err)
+	must.Eq(t, defaultRuntimes, cfg.NextRuntimes())
+}
+
 func TestLoadConfig_WithoutClaim(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.toml")
 	for content, want := range map[string]string{

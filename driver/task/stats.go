@@ -3,6 +3,10 @@ package task
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	v1 "github.com/containerd/cgroups/v3/cgroup1/stats"
@@ -10,6 +14,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/client"
 )
 
@@ -72,6 +77,9 @@ func (h *Handle) usage(ctx context.Context, meter *cpuMeter) (*drivers.TaskResou
 	}
 	now := time.Now()
 	usage, err := readMetrics(data, now, meter)
+	if err == nil && cgroup.Unified() {
+		addPeak(usage.MemoryStats, filepath.Join(cgroup.Root, h.State.Cgroup, "memory.peak"))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -127,10 +135,24 @@ func memoryV2(m *v2.Metrics) *drivers.MemoryStats {
 		Measured:    []string{"RSS", "Cache", "Swap", "Mapped File", "Usage", "Kernel Usage"},
 	}
 	if stats.MaxUsage > 0 {
-		// Kernels before 5.19 do not know the peak.
 		stats.Measured = append(stats.Measured, "Max Usage")
 	}
 	return stats
+}
+
+// addPeak adds the most memory that a cgroup has used, of which older shims, such as that of containerd 1.6, do not know. Kernels before 5.19
+// have no such file.
+func addPeak(stats *drivers.MemoryStats, file string) {
+	if stats.MaxUsage > 0 {
+		return
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return
+	}
+	if peak, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil && peak > 0 {
+		stats.MaxUsage, stats.Measured = peak, append(stats.Measured, "Max Usage")
+	}
 }
 
 func cpuV1(m *v1.Metrics, now time.Time, meter *cpuMeter) *drivers.CpuStats {

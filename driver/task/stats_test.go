@@ -1,6 +1,8 @@
 package task
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -8,6 +10,22 @@ import (
 	v2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	"github.com/shoenig/test/must"
 )
+
+// The shim of containerd 1.6 does not say what a cgroup's peak was, the kernel does.
+func TestAddPeak(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "memory.peak")
+	without := memoryV2(&v2.Metrics{Memory: &v2.MemoryStat{Usage: 30}})
+	addPeak(without, file)
+	must.Zero(t, without.MaxUsage) // a kernel that does not know it
+	must.NoError(t, os.WriteFile(file, []byte("4096\n"), 0o644))
+	addPeak(without, file)
+	must.Eq(t, 4096, without.MaxUsage)
+	must.SliceContains(t, without.Measured, "Max Usage")
+	with := memoryV2(&v2.Metrics{Memory: &v2.MemoryStat{Usage: 30, MaxUsage: 40}})
+	addPeak(with, file)
+	must.Eq(t, 40, with.MaxUsage)
+	must.Eq(t, without.Measured, with.Measured)
+}
 
 func TestReadMetrics(t *testing.T) {
 	start := time.Unix(1000, 0)

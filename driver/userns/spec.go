@@ -9,7 +9,8 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/runtime/ocispec"
 )
 
 // Auto is the userns_mode of a task with a user namespace.
@@ -31,8 +32,11 @@ func WithUserNamespace(ids Range, dynamicUser uint32, driverRoot string) oci.Spe
 			if !ownsNetwork(s) {
 				bindSysfs(s)
 			}
-			keepLockedFlags(s)
-			return bindDevices(s, driverRoot)
+			if err := bindDevices(s, driverRoot); err != nil {
+				return err
+			}
+			ocispec.KeepLockedFlags(s)
+			return nil
 		},
 	)
 }
@@ -52,25 +56,6 @@ func bindSysfs(s *specs.Spec) {
 		if m.Type == "sysfs" {
 			s.Mounts[i] = specs.Mount{Destination: m.Destination, Type: "bind", Source: "/sys",
 				Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", "ro"}}
-		}
-	}
-}
-
-// keepLockedFlags repeats what the source of a read-only bind mount is mounted with. In a user namespace the kernel
-// takes no such flag away, and making the mount read-only without naming them would be to take them away. Newer
-// runtimes see to that themselves, runc 1.1 does not.
-func keepLockedFlags(s *specs.Spec) {
-	for i, m := range s.Mounts {
-		var stat unix.Statfs_t
-		if m.Type != "bind" || !slices.Contains(m.Options, "ro") || unix.Statfs(m.Source, &stat) != nil {
-			continue
-		}
-		for flag, option := range map[int64]string{
-			unix.ST_NOSUID: "nosuid", unix.ST_NODEV: "nodev", unix.ST_NOEXEC: "noexec",
-		} {
-			if stat.Flags&flag != 0 && !slices.Contains(m.Options, option) {
-				s.Mounts[i].Options = append(slices.Clone(s.Mounts[i].Options), option)
-			}
 		}
 	}
 }

@@ -150,23 +150,6 @@ func TestBindDevices_OfTheDriver(t *testing.T) {
 	must.Eq(t, node, s.Mounts[0].Source)
 }
 
-func TestKeepLockedFlags(t *testing.T) {
-	// /proc is mounted nosuid, nodev and noexec everywhere.
-	mounts := []specs.Mount{
-		{Type: "bind", Source: "/proc/version", Options: []string{"ro", "nosuid"}},
-		{Type: "bind", Source: "/proc/version", Options: []string{"rw"}},
-		{Type: "bind", Source: "/no/such/file", Options: []string{"ro"}},
-	}
-	s := &specs.Spec{Mounts: mounts}
-	keepLockedFlags(s)
-	flags := map[bool][]string{true: {"nodev", "noexec", "nosuid", "ro"}, false: {"nosuid", "ro"}}
-	var stat syscall.Statfs_t
-	must.NoError(t, syscall.Statfs("/proc/version", &stat))
-	must.SliceContainsAll(t, flags[stat.Flags&syscall.MS_NODEV != 0], s.Mounts[0].Options)
-	must.Eq(t, []string{"rw"}, s.Mounts[1].Options)
-	must.Eq(t, []string{"ro"}, s.Mounts[2].Options)
-}
-
 func TestHandOver(t *testing.T) {
 	needs.Root(t, "to give files away")
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "shadow")

@@ -1,6 +1,6 @@
 module github.com/tranche-gpu/tranche/e2e/tools
 
-go 1.26
+go 1.26.7
 
 require (
 	github.com/hashicorp/nomad v1.11.1

@@ -9,9 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tranche-gpu/tranche/agent/policy"
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/request"
+	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
 // loadConfig reads the configuration of the node: the file that TRANCHE_CONFIG names, or the usual one, which may be missing.
@@ -31,6 +33,13 @@ func (a *app) configPath() string {
 		return path
 	}
 	return a.configFile
+}
+
+// agentConfigError says what of a configuration file the agent, and tranche usage, do not accept.
+func agentConfigError(path string) error {
+	_, wrongPolicy := policy.LoadConfig(path)
+	_, wrongBill := bill.LoadConfig(path)
+	return errors.Join(wrongPolicy, wrongBill)
 }
 
 // followConfig gives the flags that say where things are on the node the values of its configuration, unless the command line

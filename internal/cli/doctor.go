@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -11,13 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tranche-gpu/tranche/agent/policy"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/cli/install"
 	"github.com/tranche-gpu/tranche/internal/printable"
 	"github.com/tranche-gpu/tranche/runtime"
-	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
 type doctorOptions struct {
@@ -67,14 +64,9 @@ func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
 		config, err = runtime.LoadConfig(o.config)
 		file = o.config
 	}
-	if err != nil {
-		config = runtime.Config{}.WithDefaults()
-	}
-	_, wrongPolicy := policy.LoadConfig(file)
-	_, wrongBill := bill.LoadConfig(file)
 	return &doctor.Node{
 		Version: a.version, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config),
-		AgentErr: errors.Join(wrongPolicy, wrongBill),
+		AgentErr: agentConfigError(file),
 		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
 	}
 }
@@ -106,6 +98,13 @@ func printResults(out io.Writer, results []doctor.Result) error {
 			fmt.Fprintf(w, "           to mend it: %s\n", printable.Lines(r.Remedy))
 		}
 	}
-	fmt.Fprintf(w, "\n%d checks, %d warnings, %d faults\n", len(results), count[doctor.Warning], count[doctor.Fault])
+	fmt.Fprintf(w, "\n%s, %s, %s\n", counted(len(results), "check"), counted(count[doctor.Warning], "warning"), counted(count[doctor.Fault], "fault"))
 	return w.Flush()
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

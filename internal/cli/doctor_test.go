@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -60,4 +61,10 @@ func TestDoctorOnTheSimulatedGPU(t *testing.T) {
 		}
 	}
 	must.Eq(t, []string{"runtimes/hook"}, faults)
+}
+
+func TestDoctor_CountsInWords(t *testing.T) {
+	var out strings.Builder
+	must.NoError(t, printResults(&out, []doctor.Result{{State: doctor.Fault}, {State: doctor.OK}, {State: doctor.OK}}))
+	must.StrHasSuffix(t, "\n3 checks, 0 warnings, 1 fault\n", out.String())
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,8 @@ func (a *app) uninstallCommand() *cobra.Command {
 		Long: `Undo what tranche install did, and nothing else, even if the files were edited since then.
 
 --files also removes the programs and shadow libraries, if no engine is configured to use them. --all removes everything
-that was installed. Both fail while a container with a claim runs. The ledger stays.`,
+that was installed. Both fail while a container with a claim runs, or one that tranche-runtime started. These, and
+uninstall nomad, fail while a task of the task driver runs. The ledger, named volumes and usage stay.`,
 		ValidArgs: engineNames,
 		Args:      withUsage(cobra.OnlyValidArgs),
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.uninstall(cmd.Context(), engines, o) },
@@ -97,6 +99,10 @@ func (a *app) install(ctx context.Context, engines []string, o installOptions) e
 	}
 	if err := o.complete(engines); err != nil {
 		return err
+	}
+	_, err := a.loadConfig()
+	if err := cmp.Or(err, agentConfigError(a.configPath())); err != nil {
+		return fmt.Errorf("%w; correct the file first, nothing was changed", err)
 	}
 	record, closeRecord, err := o.record()
 	if err != nil {
@@ -290,6 +296,14 @@ func (a *app) reload(ctx context.Context, o installOptions, plans []enginePlan) 
 			return err
 		}
 		if does == "" || len(p.Reload) == 0 {
+			continue
+		}
+		running, err := install.Running(p.name)
+		if err != nil {
+			return err
+		}
+		if !running {
+			fmt.Fprintf(a.stdout, "%s is not running, and reads its configuration when it starts\n", p.name)
 			continue
 		}
 		command := strings.Join(p.Reload, " ")

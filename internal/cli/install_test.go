@@ -24,6 +24,7 @@ import (
 	"github.com/tranche-gpu/tranche/governor/keeper"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
@@ -140,6 +141,7 @@ func TestInstallFromABuildFolder(t *testing.T) {
 	must.StrContains(t, stderr, "Nothing was changed (--dry-run)")
 	must.SliceEmpty(t, i.files(t))
 
+	proctest.Named(t, nil, "dockerd")
 	must.StrContains(t, i.must(t, args...), "until you run: systemctl reload docker (containers go on running)")
 	must.SliceContainsAll(t, i.files(t), []string{
 		"usr/bin/tranche", "usr/bin/tranche-runtime", "usr/bin/tranche-hook", "usr/lib/tranche/libcuda.so.1",
@@ -239,9 +241,11 @@ func TestInstall_LinksThePluginsOfAPackage(t *testing.T) {
 
 	i.refused(t, "--all is for all engines", "uninstall", "nomad", "--all")
 	i.must(t, "uninstall", "--all", "--run-dir", filepath.Join(i.dir, "run"))
-	must.SliceContainsAll(t, []string{
-		"nomad.d/nomad.hcl", "usr/lib/tranche/plugins/nomad-device-tranche", "usr/lib/tranche/plugins/nomad-driver-tranche",
-	}, i.files(t))
+	left := []string{"nomad.d/nomad.hcl", "usr/bin/tranche", "usr/bin/tranche-runtime", "usr/bin/tranche-hook"} // the package's
+	for _, library := range append(shadow.Files(), "plugins/nomad-device-tranche", "plugins/nomad-driver-tranche") {
+		left = append(left, "usr/lib/tranche/"+library)
+	}
+	must.SliceContainsAll(t, left, i.files(t))
 }
 
 // Nomad was removed before, with its configuration: that is no reason to stay.
@@ -274,6 +278,42 @@ func TestUninstallFilesRefusesWhileAContainerRuns(t *testing.T) {
 	must.FileExists(t, filepath.Join(i.prefix, "bin/tranche-hook"))
 	i.must(t, "uninstall", "--files", "--run-dir", run, "--force")
 	must.FileNotExists(t, filepath.Join(i.prefix, "bin/tranche-hook"))
+}
+
+// A task without a GPU has no claim, and needs the task driver all the same.
+func TestUninstall_RefusesWhileATaskRuns(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Sandbox(t, "to see no other processes")
+	agent := filepath.Join(i.dir, "nomad.d")
+	must.NoError(t, os.MkdirAll(agent, 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(agent, "nomad.hcl"), []byte("plugin_dir = \""+i.dir+"/plugins\"\n"), 0o644))
+	podman := filepath.Join(i.dir, "containers.conf")
+	runtime := filepath.Join(i.prefix, "bin/tranche-runtime")
+	i.must(t, "install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent)
+	i.must(t, "install", "podman", "--runtime-path", runtime, "--config", podman)
+	const id = "2a5c1b9e-0f43-7d6a-8b1c-9d0e1f2a3b4c-serve-0badcafe"
+	proctest.Named(t, nil, "containerd-shim-runc-v2", "-namespace", "nomad", "-id", id)
+	before := i.files(t)
+	for _, args := range [][]string{{"nomad", "--config", agent}, {"--all"}, {"podman", "--files", "--config", podman}} {
+		i.refused(t, "tasks of Nomad run and need nomad-driver-tranche: container "+id+"; stop them first", append([]string{"uninstall"}, args...)...)
+		must.Eq(t, before, i.files(t))
+	}
+	i.must(t, "uninstall", "podman", "--config", podman)
+	i.must(t, "uninstall", "--all", "--force", "--run-dir", filepath.Join(i.dir, "run"))
+	must.FileNotExists(t, filepath.Join(agent, "tranche.hcl"))
+}
+
+// A container without a GPU has no claim, and its engine calls the runtime to end it.
+func TestUninstall_RefusesWhileTheRuntimeIsNeeded(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Sandbox(t, "to see no other processes")
+	i.must(t, "install", "--from", i.build(t, "x"), "--prefix", i.prefix)
+	stop := proctest.Named(t, nil, "/usr/bin/conmon", "-c", "web", "-r", filepath.Join(i.prefix, "bin/tranche-runtime"))
+	i.refused(t, "engines need tranche-runtime to end what runs with it: container web", "uninstall", "--files")
+	must.FileExists(t, filepath.Join(i.prefix, "bin/tranche-runtime"))
+	stop()
+	proctest.Named(t, nil, "/usr/bin/conmon", "-c", "web", "-r", "/usr/bin/crun")
+	i.must(t, "uninstall", "--files")
 }
 
 func TestUninstallKeepsChangedFiles(t *testing.T) {
@@ -319,6 +359,7 @@ func TestInstallErrors(t *testing.T) {
 // --restart runs what the operator would be told to run; what that says is not lost.
 func TestInstallRestart(t *testing.T) {
 	i := newInstallTrial(t)
+	needs.Sandbox(t, "to see no other processes")
 	bin := t.TempDir()
 	log := filepath.Join(bin, "log")
 	script := "#!/bin/sh\necho \"$@\" >>" + log + "\n[ \"$2\" != containerd ] || { echo Unit not found; exit 5; }\n"
@@ -326,6 +367,12 @@ func TestInstallRestart(t *testing.T) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
 	args := []string{"install", "docker", "--runtime-path", runtime, "--config", i.config, "--restart"}
+	must.StrContains(t, i.must(t, args...), "docker is not running, and reads its configuration when it starts")
+	must.FileNotExists(t, log)
+	must.NoError(t, os.Remove(i.config))
+	for _, daemon := range []string{"dockerd", "containerd"} {
+		proctest.Named(t, nil, daemon)
+	}
 	must.StrContains(t, i.must(t, args...), "ran: systemctl reload docker")
 	i.must(t, args...) // changes nothing, so there is nothing to reload
 	must.FileContains(t, log, "reload docker\n")
@@ -336,6 +383,30 @@ func TestInstallRestart(t *testing.T) {
 	toml := filepath.Join(i.dir, "etc/config.toml")
 	i.refused(t, "Unit not found", "install", "containerd", "--runtime-path", runtime, "--config", toml, "--restart")
 	must.FileContains(t, toml, runtime)
+}
+
+// A restart of Docker stops containers, so it takes more than --restart where some run.
+func TestUninstallRestart_StopsContainers(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Sandbox(t, "to see no other processes")
+	bin := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\n"), 0o755))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
+	i.must(t, "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	proctest.Named(t, nil, "dockerd")
+	stop := proctest.Named(t, nil, "containerd-shim-runc-v2", "-namespace", "moby", "-id", strings.Repeat("0123456789abcdef", 4))
+	args := []string{"uninstall", "docker", "--config", i.config}
+	i.refused(t, "systemctl restart docker would stop container 0123456789ab: stop them first", append(args, "--restart")...)
+	must.FileExists(t, i.config)
+	must.StrContains(t, i.must(t, append(args, "--restart", "--force")...), "ran: systemctl restart docker")
+	must.FileNotExists(t, i.config)
+
+	i.must(t, "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	must.StrContains(t, i.must(t, args...), "until you run: systemctl restart docker (containers stop, unless live-restore is on)")
+	i.must(t, "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	stop()
+	must.StrContains(t, i.must(t, append(args, "--restart")...), "ran: systemctl restart docker")
 }
 
 // Nomad is restarted for a plugin that was replaced under it, and for nothing else.
@@ -351,14 +422,11 @@ func TestInstallRestart_OldPlugins(t *testing.T) {
 	args := []string{"install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent}
 	i.must(t, args...)
 
-	plugin := exec.Command(filepath.Join(plugins, "nomad-device-tranche"), "infinity")
-	plugin.Path = "/bin/sleep" // and not what lies there
-	must.NoError(t, plugin.Start())
-	t.Cleanup(func() { _ = plugin.Process.Kill(); _ = plugin.Wait() })
+	proctest.Named(t, nil, "nomad", "agent", "-config", agent)
+	stop := proctest.Named(t, nil, filepath.Join(plugins, "nomad-device-tranche")) // and not what lies there
 	must.StrContains(t, i.must(t, args...), "nomad runs the old nomad-device-tranche until you run: systemctl restart nomad")
 	must.StrContains(t, i.must(t, append(args, "--restart")...), "ran: systemctl restart nomad")
-	must.NoError(t, plugin.Process.Kill())
-	_ = plugin.Wait()
+	stop()
 	must.Eq(t, "Nothing to change.\n", i.must(t, append(args, "--restart")...))
 }
 
@@ -381,6 +449,27 @@ func TestInstallOneAtATime(t *testing.T) {
 	must.FileNotExists(t, i.config)
 	must.NoError(t, stdin.Close())
 	must.NoError(t, holder.Wait())
+}
+
+// Containers with a GPU would not start with such a file, or the agent would not.
+func TestInstall_WrongConfiguration(t *testing.T) {
+	i := newInstallTrial(t)
+	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
+	must.NoError(t, os.MkdirAll(filepath.Dir(i.configFile), 0o755))
+	args := []string{"install", "docker", "--runtime-path", runtime, "--config", i.config}
+	for mistake, says := range map[string]string{
+		"[idel]\npolicy = \"off\"\n":             "no setting called idel",
+		"[idle]\npolice = \"off\"\n":             "no setting idle.police",
+		"[usage]\nkeep = 1\n":                    "no setting usage.keep",
+		"runtimes = \"runc\"\n[usage]\nkeep = 1": "runtimes has a value of the wrong type",
+	} {
+		must.NoError(t, os.WriteFile(i.configFile, []byte(mistake), 0o644))
+		i.refused(t, says, args...)
+		i.refused(t, "correct the file first, nothing was changed", args...)
+		must.FileNotExists(t, i.config)
+	}
+	must.NoError(t, os.WriteFile(i.configFile, []byte("[idle]\npolicy = \"off\"\n"), 0o644))
+	i.must(t, args...)
 }
 
 // The record says what to take back, so one that cannot be read is no reason to guess.

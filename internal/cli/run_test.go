@@ -209,11 +209,11 @@ func TestRunRefuses(t *testing.T) {
 		"no NVML": {
 			func(tr *trial) { tr.openNVML = func(root string) nvml.Interface { return nvml.New(root) } },
 			[]string{"--memory", "1GiB", "--driver-root", emptyRoot},
-			[]string{"no libnvidia-ml.so.1 in the driver root " + emptyRoot, "usr/lib64/libnvidia-ml.so.1", "--driver-root"},
+			[]string{"no libnvidia-ml.so.1 in the driver root " + emptyRoot, "(searched /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 and ", "--driver-root"},
 		},
 		"no driver": {
 			nil, []string{"--memory", "1GiB", "--driver-root", emptyRoot},
-			[]string{"no libcuda.so.1 in the driver root " + emptyRoot, " /usr/lib64/libcuda.so.1"},
+			[]string{"no libcuda.so.1 in the driver root " + emptyRoot, "(searched /usr/lib/x86_64-linux-gnu/libcuda.so.1 and "},
 		},
 		"no shadow": {
 			nil, []string{"--memory", "1GiB", "--shadow-dir", emptyRoot},

@@ -38,7 +38,13 @@ func (a *app) uninstall(ctx context.Context, engines []string, o installOptions)
 	if err != nil {
 		return err
 	}
+	if err := o.refuseStops(plans); err != nil {
+		return err
+	}
 	o.files = o.files || o.all
+	if err := o.refuseTasks(plans); err != nil {
+		return err
+	}
 	files := &install.Plan{}
 	if o.files {
 		if err := o.refuseInUse(ctx, record, plans); err != nil {
@@ -87,6 +93,42 @@ func (o installOptions) planUninstall(ctx context.Context, engines []string, r *
 	return all, nil
 }
 
+// refuseStops keeps --restart from stopping containers.
+func (o *installOptions) refuseStops(plans []enginePlan) error {
+	for _, p := range plans {
+		if o.restart && !o.dryRun && !o.Force && len(p.Changes) > 0 && len(p.Stops) > 0 {
+			return fmt.Errorf("--restart: %s would stop %s: stop them first, leave out --restart, or use --force; nothing was changed",
+				strings.Join(p.Reload, " "), nameContainers(p.Stops))
+		}
+	}
+	return nil
+}
+
+// refuseTasks keeps Nomad's plugins while a container of the task driver runs, with a claim or without: nobody else would end it.
+func (o *installOptions) refuseTasks(plans []enginePlan) error {
+	if o.Force || !o.files && !slices.ContainsFunc(plans, func(p enginePlan) bool { return p.name == "nomad" }) {
+		return nil
+	}
+	tasks, err := install.TaskContainers()
+	if err != nil || len(tasks) == 0 {
+		return err
+	}
+	return fmt.Errorf("tasks of Nomad run and need nomad-driver-tranche: %s; stop them first, or use --force; nothing was changed",
+		nameContainers(tasks))
+}
+
+// nameContainers lists containers in a message.
+func nameContainers(ids []string) string {
+	var short []string
+	for _, id := range ids {
+		short = append(short, claim.ShortID(id))
+	}
+	if len(short) == 1 {
+		return "container " + short[0]
+	}
+	return fmt.Sprintf("%d containers (%s)", len(short), claim.ListNames(short))
+}
+
 // refuseInUse keeps the programs where an engine would call them, or a container that runs needs its poststop hook.
 func (o *installOptions) refuseInUse(ctx context.Context, r *install.Record, plans []enginePlan) error {
 	if o.Force {
@@ -97,6 +139,14 @@ func (o *installOptions) refuseInUse(ctx context.Context, r *install.Record, pla
 			return fmt.Errorf("%s is configured to use the programs (%s): uninstall that first, or use --force; nothing was "+
 				"changed", key, entry.File)
 		}
+	}
+	running, err := install.RuntimeContainers()
+	if err != nil {
+		return err
+	}
+	if len(running) > 0 {
+		return fmt.Errorf("engines need tranche-runtime to end what runs with it: %s; stop them first, or use --force; nothing was changed",
+			nameContainers(running))
 	}
 	ledger, err := claim.Open(claim.Options{StateDir: o.stateDir, RunDir: o.runDir})
 	if err != nil {
@@ -109,7 +159,7 @@ func (o *installOptions) refuseInUse(ctx context.Context, r *install.Record, pla
 	for _, c := range claims {
 		if c.Container != nil && claim.Alive(*c.Container) {
 			return fmt.Errorf("container %s runs with claim %s and needs tranche-hook when it ends: stop it first, or use "+
-				"--force; nothing was changed", c.Container.ID, c.ID)
+				"--force; nothing was changed", claim.ShortID(c.Container.ID), c.ID)
 		}
 	}
 	return nil

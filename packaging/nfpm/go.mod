@@ -1,6 +1,6 @@
 module github.com/tranche-gpu/tranche/packaging/nfpm
 
-go 1.26.0
+go 1.26.7
 
 require github.com/goreleaser/nfpm/v2 v2.45.2
 

@@ -32,8 +32,14 @@ check "rpm: removal under a running task" 1 "$(($? != 0))"
 check "rpm: the refusal names the container" 1 "$(grep -c 'container web runs with claim 00c0ffee' "$layers/log")"
 check "rpm: the plugin is still there" "nomad-driver-tranche version $version" "$(in_root $plugin --version)"
 end_task
+start_plain_task
+in_rpm --erase tranche >"$layers/log" 2>&1
+check "rpm: removal under a task without a claim" "1 1" "$(($? != 0)) $(grep -c "need nomad-driver-tranche: container $plain_task" "$layers/log")"
+end_task
+mkdir -p "$root/var/lib/tranche/volumes" && touch "$root/var/lib/tranche/volumes/rows" "$root/var/lib/tranche/usage.db"
 in_rpm --erase tranche >"$layers/log" 2>&1
 check "rpm: removal" 0 $?
+check "rpm: users' data stays" 2 "$(ls "$root/var/lib/tranche/volumes/rows" "$root/var/lib/tranche/usage.db" | wc -l)"
 check "rpm: what Nomad had is gone" "nomad.hcl" "$(ls "$root/etc/nomad.d" "$root/opt/nomad/plugins" | grep -v -e : -e '^$')"
 check "rpm: no program stays" "" "$(find "$root/usr" -name '*tranche*')"
 check "rpm: the ledger stays" 00c0ffee.json "$(ls "$root/var/lib/tranche/claims")"

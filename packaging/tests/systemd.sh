@@ -22,13 +22,17 @@ check "systemd: both services see regions that are mounted later" 0 \
     "$(booted grep -q '^region ' "/proc/$1/mounts" && booted grep -q '^region ' "/proc/$2/mounts"; echo $?)"
 check "systemd: the agent's database is for root alone" "600 root" "$(booted stat --format '%a %U' /var/lib/tranche/usage.db)"
 
+booted sh -c 'mkdir /srv/tranche && echo "state_dir = \"/srv/tranche\"" >>/etc/tranche/config.toml && systemctl restart tranche-agent'
+check "systemd: the agent accounts usage in another state_dir" 0 \
+    "$(booted timeout 30 sh -c 'until [ -e /srv/tranche/usage.db ]; do sleep 0.1; done'; echo $?)"
+
 before=$(main_pids)
-booted dpkg --install --force-confdef "/packages/dist/${deb_amd64##*/}" >"$layers/log" 2>&1
+booted dpkg --install "/packages/dist/${deb_amd64##*/}" >"$layers/log" 2>&1
 check "systemd: upgrade" "0 active active" "$? $(states)"
 check "systemd: the upgrade restarts what runs" 1 "$([ "$before" != "$(main_pids)" ] && echo 1)"
 booted dpkg --remove tranche >"$layers/log" 2>&1
 check "systemd: removal" "0 inactive inactive" "$? $(states)"
 booted dpkg --purge tranche >"$layers/log" 2>&1
-check "systemd: purge" "0 no" "$? $(booted sh -c '[ -e /var/lib/tranche ] || [ -e /run/tranche ] || echo no')"
+check "systemd: purge" "0 usage.db" "$? $(booted sh -c 'ls /var/lib/tranche; ls -d /run/tranche' 2>/dev/null | grep -v -e -wal -e -shm | xargs)"
 kill -KILL "$nspawn"
 wait "$nspawn" 2>/dev/null

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
+	"github.com/tranche-gpu/tranche/runtime/ocispec"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
@@ -98,7 +99,7 @@ func New(ctx context.Context, node Node, claims []Claim) (Modifier, error) {
 	binding := BindingHooks{Path: node.HookPath, StateDir: node.StateDir, RunDir: node.RunDir, Claims: claims}
 	edits := Modifiers{LinuxContainer{}, devices, ForeignHooks{}}
 	if !anyShadowed(claims) {
-		return append(edits, binding, otherGPUsCheck{binding: binding}, Environment{}), nil
+		return append(edits, binding, otherGPUsCheck{binding: binding}, Environment{}, lockedFlags{}), nil
 	}
 	governed := slices.ContainsFunc(claims, func(c Claim) bool { return c.Governed() })
 	libraries := shadow.Libraries{Dir: node.ShadowDir, Governed: governed}
@@ -109,7 +110,17 @@ func New(ctx context.Context, node Node, claims []Claim) (Modifier, error) {
 		binding,
 		driverCopies{binding: binding, libraries: libraries},
 		Environment{},
+		lockedFlags{},
 	), nil
+}
+
+// lockedFlags has the mounts keep what a user namespace may not take away.
+type lockedFlags struct{}
+
+// Modify edits mounts.
+func (lockedFlags) Modify(spec *specs.Spec) error {
+	ocispec.KeepLockedFlags(spec)
+	return nil
 }
 
 // LinuxContainer refuses specs without the parts that the other edits change.

@@ -78,8 +78,8 @@ func TestReserve_Refuses(t *testing.T) {
 		"those that there are": {inventory(), Request{MemoryBytes: gib, GPU: gpuOf(t, "7")}, "1 (NVIDIA L4, GPU-b"},
 		"a GPU that is split":  {inventory(), Request{MemoryBytes: gib, GPU: gpuOf(t, "GPU-c")}, "split into MIG instances"},
 		"less than a context":  {inventory(), Request{MemoryBytes: 100 << 20}, "a CUDA context takes 200MiB of it"},
-		"more than any has":    {inventory(), Request{MemoryBytes: 141 * gib}, "at most 140GiB fits now"},
-		"more than it has":     {inventory(), Request{MemoryBytes: 23 * gib, GPU: gpuOf(t, "1")}, "at most 22GiB fits now"},
+		"more than any has":    {inventory(), Request{MemoryBytes: 141 * gib}, "the largest has 140GiB: ask for less"},
+		"more than it has":     {inventory(), Request{MemoryBytes: 23 * gib, GPU: gpuOf(t, "1")}, "the largest has 22GiB: ask for less"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)

@@ -1,6 +1,7 @@
 package wrapper
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,6 +39,20 @@ func withoutClaim(cfg runtime.Config, file *specFile) error {
 	return file.write()
 }
 
+// refuseWithoutConfig returns why the configuration cannot be used if the container has claims or requests a GPU. All others start,
+// with a line in the log.
+func (inv invocation) refuseWithoutConfig(wrong error, hasClaims bool, file *specFile) error {
+	if hasClaims {
+		return wrong
+	}
+	devices, err := nvidia.HostDevices()
+	if err != nil || len(devices.Requests(file.spec)) > 0 {
+		return errors.Join(wrong, err)
+	}
+	_ = inv.logLine("warning", wrong.Error())
+	return nil
+}
+
 // isEdited reports whether a spec was edited before: by the task driver, or by tranche-runtime for a create that failed
 // later. An image cannot add hooks, and this hook binds a claim or fails.
 func isEdited(cfg runtime.Config, spec *specs.Spec) bool {
@@ -47,10 +62,8 @@ func isEdited(cfg runtime.Config, spec *specs.Spec) bool {
 }
 
 func refuseWithoutClaim(requests []string) error {
-	return fmt.Errorf("the container requests GPUs by %s, but it has no claim; request a fraction of one (a Nomad job by its "+
-		"device block, others by -e %s=8GiB), or start it without a GPU (-e %s=%s, also if its image sets that "+
-		"variable, as those of CUDA do; no --gpus and no CDI device of NVIDIA's). The operator can have such containers "+
-		"start without a GPU or with whole ones: without_claim = %q or %q in %s",
+	return fmt.Errorf("the container requests GPUs by %s, but it has no claim: request a fraction (-e %s=8GiB, or a device block in Nomad), "+
+		"start it without a GPU (-e %s=%s), or have the operator set without_claim = %q or %q in %s",
 		strings.Join(requests, ", "), request.MemoryEnv, claim.VisibleDevices, claim.NoDevices,
 		runtime.WithoutClaimVoid, runtime.WithoutClaimPass, runtime.DefaultConfigFile)
 }

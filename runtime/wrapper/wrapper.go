@@ -32,20 +32,18 @@ func Main(args, environ []string, stderr io.Writer) int {
 	return 1
 }
 
-// become edits the spec, if there is one to edit, and replaces this process by the next runtime.
+// become edits the spec, if there is one to edit, and replaces this process by the next runtime. A mistake in the configuration
+// concerns new containers with a GPU alone: all others start, and those that run can be stopped.
 func become(inv invocation, args, environ []string) error {
-	cfg, err := runtime.LoadConfig(lookUp(environ, runtime.ConfigEnv))
-	if err != nil {
-		return err
-	}
+	cfg, wrong := runtime.LoadConfig(lookUp(environ, runtime.ConfigEnv))
 	next, name, err := nextRuntime(cfg.NextRuntimes(), lookUp(environ, "PATH"))
 	if err != nil {
-		return err
+		return errors.Join(wrong, err)
 	}
 	if inv.creates() {
 		ctx, cancel := context.WithTimeout(context.Background(), runtime.PrepareTimeout)
 		defer cancel()
-		if err := editBundle(ctx, cfg, inv); err != nil {
+		if err := editBundle(ctx, cfg, wrong, inv); err != nil {
 			return err
 		}
 	}
@@ -60,8 +58,8 @@ func become(inv invocation, args, environ []string) error {
 
 // editBundle edits the spec in a bundle if the container has claims or requests one. For containers that request GPUs in
 // another way there is a policy, and all others are left untouched. It refuses a container whose image would have the next
-// runtime write on the host.
-func editBundle(ctx context.Context, cfg runtime.Config, inv invocation) error {
+// runtime write on the host. wrong says why the configuration cannot be used, if it cannot.
+func editBundle(ctx context.Context, cfg runtime.Config, wrong error, inv invocation) error {
 	file, err := readSpecFile(inv.specPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the next runtime reports it
@@ -78,6 +76,9 @@ func editBundle(ctx context.Context, cfg runtime.Config, inv invocation) error {
 	source, err := claimSourceOf(cfg, file)
 	if err != nil {
 		return err
+	}
+	if wrong != nil {
+		return inv.refuseWithoutConfig(wrong, source != nil, file)
 	}
 	if source == nil {
 		return withoutClaim(cfg, file)

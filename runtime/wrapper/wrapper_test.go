@@ -6,14 +6,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
@@ -115,6 +118,32 @@ func TestMain_EditsTheSpec(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A mount of the driver's keeps what its source is mounted with, which a user namespace can't take away.
+func TestMain_UserNamespace(t *testing.T) {
+	needs.Root(t, "to mount")
+	sockets := t.TempDir()
+	must.NoError(t, unix.Mount("tmpfs", sockets, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
+	t.Cleanup(func() { must.NoError(t, unix.Unmount(sockets, unix.MNT_DETACH)) })
+	next, _ := recorder(t)
+	n := newNode(t, next)
+	root := n.cfg.DriverRoot
+	runtimetest.WriteCDISpec(t, filepath.Join(root, "etc/cdi/gpus.json"), root, func(spec string) string {
+		return strings.Replace(spec, `"mounts": [`, `"mounts": [{"hostPath": "`+sockets+
+			`", "containerPath": "/run/driver", "options": ["rw", "nosuid", "nodev", "bind"]}, `, 1)
+	})
+	_, env := n.reserve(runtimetest.GPU0, "slice-000")
+	bundle := n.bundle("b", "true", env)
+	n.edit(bundle, func(spec map[string]any) {
+		linux := spec["linux"].(map[string]any)
+		linux["namespaces"] = append(linux["namespaces"].([]any), map[string]any{"type": "user"})
+	})
+	_ = n.runtime("create", "--bundle", bundle, "c1").Run()
+	var spec specs.Spec
+	must.NoError(t, json.Unmarshal([]byte(readFile(t, filepath.Join(bundle, "config.json"))), &spec))
+	at := slices.IndexFunc(spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/run/driver" })
+	must.SliceContains(t, spec.Mounts[at].Options, "noexec")
 }
 
 func TestMain_HostMemory(t *testing.T) {
@@ -232,13 +261,6 @@ func TestMain_Errors(t *testing.T) {
 			return n.bundle("b", "true")
 		},
 		want: []string{"tranche-runtime itself"},
-	}, {
-		name: "a broken configuration",
-		prepare: func(t *testing.T, n *node) string {
-			runtimetest.WriteFile(t, n.path("config.toml"), "runtime = \"runc\"\nshadowdir = \"/x\"\n")
-			return n.bundle("b", "true")
-		},
-		want: []string{"config.toml", "shadowdir"},
 	}}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -256,6 +278,54 @@ func TestMain_Errors(t *testing.T) {
 			}
 			must.StrContains(t, stderr, "tranche-runtime: "+entry.Msg)
 			must.StrNotContains(t, stderr, token)
+		})
+	}
+}
+
+// A mistake in the configuration stops new containers with a GPU alone.
+func TestMain_WrongConfiguration(t *testing.T) {
+	for name, mistake := range map[string]string{
+		"a misspelled table": "[idel]\npolicy = \"off\"\n", "a misspelled setting": "shadowdir = \"/x\"\n", "no TOML": "x = [\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			next, record := recorder(t)
+			n := newNode(t, next)
+			claimed, token := n.reserve(runtimetest.GPU0, "slice-000")
+			must.NoError(t, n.ledger.Bind(t.Context(), claimed.ID, claim.Container{ID: "running", Runtime: "runc", InitPID: os.Getpid()}))
+			other, otherToken := n.reserve(runtimetest.GPU0, "slice-001")
+			file := n.path("config.toml")
+			runtimetest.WriteFile(t, file, readFile(t, file)+mistake)
+			log := n.path("log.json")
+			started := func(args ...string) {
+				t.Helper()
+				args = append([]string{"--log", log, "--log-format", "json"}, args...)
+				var exit *exec.ExitError
+				must.True(t, errors.As(n.runtime(args...).Run(), &exit))
+				must.Eq(t, 7, exit.ExitCode())
+				cmdline, _ := record()
+				must.Eq(t, zeroTerminated(append([]string{"/bin/sh", next}, args...)), cmdline)
+			}
+
+			started("create", "--bundle", n.bundle("plain", "true"), "c1")
+			must.StrContains(t, readFile(t, log), `"level":"warning"`)
+			must.StrContains(t, readFile(t, log), file)
+			for _, args := range []string{"state running", "kill running KILL", "delete --force running"} {
+				started(strings.Fields(args)...)
+			}
+			process := n.path("process.json")
+			runtimetest.WriteFile(t, process, `{"cwd": "/", "env": ["A=1", "`+token+`"]}`)
+			started("exec", "--process", process, "running")
+			must.StrNotContains(t, readFile(t, process), token)
+			runtimetest.WriteFile(t, process, `{"cwd": "/", "env": ["A=1"]}`)
+			started("exec", "--process", process, "running")
+			must.StrContains(t, readFile(t, process), "NVIDIA_VISIBLE_DEVICES=void", must.Sprint("the ledger was not read"))
+
+			for _, env := range []string{otherToken, "TRANCHE_GPU_MEMORY=1GiB", "NVIDIA_VISIBLE_DEVICES=all"} {
+				stderr := n.fails(n.runtime("create", "--bundle", n.bundle("gpu", "true", env), "c2"))
+				must.StrContains(t, stderr, "read the configuration "+file)
+				must.StrNotContains(t, stderr, otherToken)
+			}
+			must.Nil(t, n.holder(other.ID))
 		})
 	}
 }

@@ -2,7 +2,7 @@
 // product links containerd's client in another version.
 module github.com/tranche-gpu/tranche/e2e/tools/containerd
 
-go 1.26.6
+go 1.26.7
 
 tool (
 	github.com/containerd/containerd/v2/cmd/containerd

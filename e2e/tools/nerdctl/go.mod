@@ -1,7 +1,7 @@
 // nerdctl for the end-to-end tests.
 module github.com/tranche-gpu/tranche/e2e/tools/nerdctl
 
-go 1.26
+go 1.26.7
 
 tool github.com/containerd/nerdctl/v2/cmd/nerdctl
 

@@ -1,6 +1,6 @@
 module github.com/tranche-gpu/tranche/e2e/tools/nvidia
 
-go 1.26.0
+go 1.26.7
 
 require github.com/NVIDIA/nvidia-container-toolkit v1.20.1
 

@@ -1,7 +1,7 @@
 // Nomad's podman driver, a plugin, for the end-to-end tests.
 module github.com/tranche-gpu/tranche/e2e/tools/podmandriver
 
-go 1.26
+go 1.26.7
 
 tool github.com/hashicorp/nomad-driver-podman
 

@@ -95,7 +95,8 @@ func (h *healthy) fill() {
 		"/etc/docker/daemon.json":            `{"runtimes": {"tranche": {"path": "` + h.RuntimePath + `"}}}`,
 		"/etc/containerd/config.toml":        "version = 2\n",
 		"/etc/containers/containers.conf":    "[engine]\n",
-		"/etc/nomad.d/nomad.hcl":             "plugin_dir = \"/opt/plugins\"\nplugin \"nomad-driver-tranche\" {}\n",
+		"/etc/nomad.d/nomad.hcl": "plugin_dir = \"/opt/plugins\"\nplugin \"nomad-driver-tranche\" {}\n" +
+			"telemetry {\n publish_allocation_metrics = true\n}\n",
 	} {
 		h.write(file, text, 0o644)
 	}
@@ -503,6 +504,12 @@ func TestEachFault(t *testing.T) {
 			func(h *healthy) { h.write("/etc/nomad.d/nomad.hcl", "", 0o644) },
 			"Nomad/plugins", Warning, "neither plugin_dir nor data_dir", "set plugin_dir",
 		},
+		"Nomad without statistics": {
+			func(h *healthy) {
+				h.write("/etc/nomad.d/nomad.hcl", "plugin_dir = \"/opt/plugins\"\nplugin \"nomad-driver-tranche\" {}\n", 0o644)
+			},
+			"Nomad/statistics", Warning, "publish_allocation_metrics is not set", "telemetry { publish_allocation_metrics = true }",
+		},
 		"Nomad with a second plugin": {
 			func(h *healthy) {
 				h.write("/etc/nomad.d/a.hcl", "plugin \"nomad-device-tranche\" {}\nplugin \"nomad-device-nvidia\" {}\n", 0o644)
@@ -600,6 +607,13 @@ func TestEachFault(t *testing.T) {
 		"a ledger in memory": {
 			func(h *healthy) { h.Config.StateDir = h.t.TempDir() },
 			"ledger/state directory", Fault, "lost with a reboot", "set state_dir",
+		},
+		"a ledger closed to the agent": {
+			func(h *healthy) {
+				h.write("/usr/lib/systemd/system/tranche-agent.service", "", 0o644)
+				h.Config.StateDir = "/home/tranche"
+			},
+			"ledger/state directory", Fault, "tranche-agent.service may not write there", "not below /usr, /etc, ",
 		},
 		"a ledger that others may read": {
 			func(h *healthy) { must.NoError(h.t, os.Chmod(filepath.Join(h.Config.StateDir, "claims"), 0o755)) },

@@ -3,29 +3,22 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/tranche-gpu/tranche/internal/cli/install"
 )
 
 var engineChecks = []check{
-	{"engines", "docker", engine("docker", "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd")},
-	{"engines", "containerd", engine("containerd", "/usr/bin/containerd", "/usr/sbin/containerd", "/usr/local/bin/containerd")},
-	{"engines", "podman", engine("podman", "/usr/bin/podman", "/usr/local/bin/podman")},
+	{"engines", "docker", engine("docker")},
+	{"engines", "containerd", engine("containerd")},
+	{"engines", "podman", engine("podman")},
 }
 
 // engine looks whether an engine that is there knows the runtime. That it need not: a node for Nomad's containerd driver
 // has no use for it.
-func engine(name string, programs ...string) func(context.Context, *Node) finding {
+func engine(name string) func(context.Context, *Node) finding {
 	return func(_ context.Context, n *Node) finding {
-		program := ""
-		for _, p := range programs {
-			if _, err := os.Stat(n.path(p)); err == nil {
-				program = n.path(p)
-			}
-		}
-		if program == "" {
-			return ok(n.path(programs[0]), "not installed")
+		if program, found := install.Program(name, n.Root); !found {
+			return ok(program, "not installed")
 		}
 		file, runtimePath, err := install.Configured(name, n.Root)
 		switch {

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +41,7 @@ func ledgerRecords(ctx context.Context, n *Node) finding {
 	if len(problems) > 0 {
 		return fault(problems[0].Path, problems[0].Reason, "do as it says; other claims are not touched by it")
 	}
-	return ok(looked, "%d claims", len(claims))
+	return ok(looked, "claims: %d", len(claims))
 }
 
 // ledgerContainers finds what nobody reported and no sweep has seen yet.
@@ -51,7 +53,7 @@ func ledgerContainers(ctx context.Context, n *Node) finding {
 	}
 	for _, c := range claims {
 		if c.Container != nil && c.Released.IsZero() && !claim.Alive(*c.Container) {
-			return warning(looked, fmt.Sprintf("claim %s is bound to container %s, which is gone", c.ID, c.Container.ID),
+			return warning(looked, fmt.Sprintf("claim %s is bound to container %s, which is gone", c.ID, claim.ShortID(c.Container.ID)),
 				"whoever asks for its slices next, or starts its task again, gets them; the next sweep of Nomad's device plugin "+
 					"releases it, and if it stays on a node of Nomad's, that plugin does not run: see Nomad's log")
 		}
@@ -72,7 +74,7 @@ func ledgerRegions(ctx context.Context, n *Node) finding {
 			continue
 		}
 		if _, err := region.ReadHeader(filepath.Join(looked, c.ID)); err != nil {
-			return fault(looked, fmt.Sprintf("container %s runs and its region is gone: %v", c.Container.ID, err),
+			return fault(looked, fmt.Sprintf("container %s runs and its region is gone: %v", claim.ShortID(c.Container.ID), err),
 				"start the container anew, and keep others from emptying "+n.Config.RunDir)
 		}
 	}
@@ -87,12 +89,23 @@ func ledgerStateDir(_ context.Context, n *Node) finding {
 		return fault(dir, err.Error(), "let root reach the directory, or set state_dir")
 	case kind == unix.TMPFS_MAGIC:
 		return fault(dir, found+" is in memory, so claims are lost with a reboot", "set state_dir to a directory on a disk")
+	case n.closedToAgent(dir):
+		return fault(dir, "tranche-agent.service may not write there, so usage is not accounted",
+			"set state_dir to a directory, not below "+strings.Join(closedDirs, ", "))
 	}
 	if info, err := os.Stat(filepath.Join(dir, "claims")); err == nil && info.Mode().Perm()&0o077 != 0 {
 		return fault(dir, fmt.Sprintf("others than root may look into the ledger (%s)", info.Mode()),
 			"chmod 700 "+filepath.Join(dir, "claims"))
 	}
 	return ok(dir, "%s survives a reboot", found)
+}
+
+// closedDirs are those that the agent's service may not write to: see ProtectSystem and ProtectHome in systemd.exec(5).
+var closedDirs = []string{"/usr", "/etc", "/boot", "/efi", "/home", "/root", "/run/user"}
+
+func (n *Node) closedToAgent(dir string) bool {
+	_, err := os.Stat(n.path("/usr/lib/systemd/system/tranche-agent.service"))
+	return err == nil && slices.ContainsFunc(closedDirs, func(closed string) bool { return strings.HasPrefix(dir+"/", closed+"/") })
 }
 
 func ledgerRunDir(_ context.Context, n *Node) finding {

@@ -20,6 +20,7 @@ var nomadChecks = []check{
 	{"Nomad", "driver's options", pluginOptions(nomadPluginNames[1])},
 	{"Nomad", "slice memory", nomadSliceMemory},
 	{"Nomad", "other device plugins", nomadOtherDevices},
+	{"Nomad", "statistics", nomadStatistics},
 	{"Nomad", "containerd", nomadContainerd},
 }
 
@@ -104,6 +105,19 @@ func nomadOtherDevices(_ context.Context, n *Node) finding {
 	return fault(file, "configures nomad-device-nvidia beside nomad-device-tranche, so that Nomad counts GPUs twice: "+
 		strings.Join(twice, ", "), "set enabled = false in one of the two blocks, or leave each GPU to one of them by "+
 		"ignored_gpu_ids; docs/from-nomad-device-nvidia.md is about switching")
+}
+
+// nomadStatistics looks whether the agent publishes what the task driver says of tasks.
+func nomadStatistics(_ context.Context, n *Node) finding {
+	config, err := n.nomadConfig()
+	switch {
+	case err != nil || config == nil || !config.OwnBlocks():
+		return ok(n.path(nomadDir), "no agent to look at")
+	case !config.AllocationMetrics:
+		return warning(config.Dir, "publish_allocation_metrics is not set, so that Nomad publishes no statistics of tasks",
+			"put telemetry { publish_allocation_metrics = true } into the agent's configuration, as tranche install nomad does")
+	}
+	return ok(config.Dir, "Nomad publishes statistics of tasks")
 }
 
 // nomadContainerd asks whether the containerd that the task driver needs listens.

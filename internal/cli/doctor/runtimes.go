@@ -32,7 +32,7 @@ var runtimeChecks = []check{
 
 func runtimeConfig(_ context.Context, n *Node) finding {
 	if n.ConfigErr != nil {
-		return fault(n.ConfigFile, n.ConfigErr.Error(), "correct the file: no container with a claim starts until then")
+		return fault(n.ConfigFile, n.ConfigErr.Error(), "correct the file: no container with a GPU starts until then")
 	}
 	if n.AgentErr != nil {
 		return fault(n.ConfigFile, n.AgentErr.Error(), "correct the file: tranche-agent does not start with it")

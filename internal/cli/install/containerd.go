@@ -35,6 +35,9 @@ func (c Containerd) Install(ctx context.Context, o Options, was Entry) (*Plan, e
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseAbsent("containerd", o, files[0].file); err != nil {
+		return nil, err
+	}
 	o.SetDefault = o.SetDefault || was.SetDefault
 	plan := &Plan{
 		Entry:  Entry{File: files[0].path, Runtime: o.RuntimePath, SetDefault: o.SetDefault},

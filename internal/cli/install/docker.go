@@ -32,6 +32,9 @@ func (Docker) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseAbsent("docker", o, f); err != nil {
+		return nil, err
+	}
 	if err := refuseDockerFlags(); err != nil {
 		return nil, err
 	}
@@ -98,6 +101,9 @@ func (Docker) Uninstall(_ context.Context, o Options, was Entry) (*Plan, error) 
 	if root.get(dockerRuntimes) == nil || was.SetDefault && root.get(dockerDefault) == nil {
 		// A reload leaves a setting as it is that the file does not have any more.
 		plan.Reload, plan.ReloadNote = []string{"systemctl", "restart", "docker"}, "containers stop, unless live-restore is on"
+		if plan.Stops, err = stoppedByRestart(root); err != nil {
+			return nil, err
+		}
 	}
 	if was.Created && root.empty() {
 		plan.remove(f)

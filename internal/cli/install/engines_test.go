@@ -167,6 +167,16 @@ func TestDockerTakesItUp(t *testing.T) {
 		must.Eq(t, "hello\n", output(t, "docker", append(run, "busybox", "busybox", "echo", "hello")...))
 	}
 
+	id := strings.TrimSpace(output(t, "docker", "--host", d.Host, "run", "--detach", "--rm", "--network", "none", "busybox", "busybox",
+		"sleep", "infinity"))
+	running, err := install.RuntimeContainers()
+	must.NoError(t, err)
+	must.SliceContains(t, running, id)
+	plan, err := install.Docker{}.Uninstall(t.Context(), install.Options{}, entry)
+	must.NoError(t, err)
+	must.SliceContains(t, plan.Stops, id)
+	output(t, "docker", "--host", d.Host, "kill", id)
+
 	carryOut(t, install.Docker{}.Uninstall, install.Options{}, entry)
 	_, err = os.Stat("/etc/docker/daemon.json")
 	must.ErrorIs(t, err, os.ErrNotExist)
@@ -233,6 +243,12 @@ func TestPodmanKnowsIt(t *testing.T) {
 	out, err := podman(append([]string{"--runtime", "tranche"}, hello...)...).CombinedOutput()
 	must.NoError(t, err, must.Sprintf("%s", out))
 	must.StrContains(t, string(out), "hello\n")
+	id := strings.TrimSpace(output(t, "podman", podman("--runtime", "tranche", "run", "--detach", "--network", "none", "--rootfs", rootfs,
+		"/bin/busybox", "sleep", "infinity").Args[1:]...))
+	running, err := install.RuntimeContainers()
+	must.NoError(t, err)
+	must.SliceContains(t, running, id)
+	must.NoError(t, podman("rm", "--force", id).Run())
 	entry = carryOut(t, install.Podman{}.Install, install.Options{RuntimePath: runtimePath, SetDefault: true}, entry)
 	out, err = podman("info", "--format", "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}").Output()
 	must.NoError(t, err)

@@ -137,10 +137,16 @@ func ownDirs(path string) []string {
 	return nil
 }
 
-// UninstallFiles plans to remove what the record says was copied. A file that somebody has changed since then stays.
+// UninstallFiles plans to remove what the record says was copied. A file that somebody has changed since then stays, and so does one
+// that a package has replaced, which may have the same content.
 func UninstallFiles(r *Record) (*Plan, error) {
 	plan := &Plan{}
+	prefix := prefixOf(r.RuntimePath())
+	packaged := Packaged(prefix)
 	for path, sum := range r.Files {
+		if packaged && strings.HasPrefix(path, prefix+"/") {
+			continue
+		}
 		plan.Dirs = append(plan.Dirs, ownDirs(path)...)
 		text, err := os.ReadFile(path)
 		switch {

@@ -58,6 +58,8 @@ type Plan struct {
 	// command the engine reads it by itself.
 	Reload     []string
 	ReloadNote string
+	// Stops are the containers that the command would stop.
+	Stops []string
 }
 
 // change adds a change to the plan, unless it is none.

@@ -57,6 +57,9 @@ func (Nomad) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	if err := config.checkNvidia(plan); err != nil {
 		return nil, err
 	}
+	if config.metricsFile != "" && !config.AllocationMetrics {
+		plan.note("%s has publish_allocation_metrics = false, so Nomad publishes no statistics of tasks", config.metricsFile)
+	}
 	lines := config.missingBlocks(o, string(f.text))
 	if len(lines) == 0 {
 		plan.Entry = Entry{File: was.File, Runtime: was.Runtime, Created: was.Created, PluginDir: dir}
@@ -88,7 +91,11 @@ func (Nomad) Uninstall(_ context.Context, o Options, was Entry) (*Plan, error) {
 		Reload: []string{"systemctl", "restart", "nomad"}, ReloadNote: "tasks go on running",
 	}
 	plan.unlinkPlugins(orDefault(o.PluginDir, was.PluginDir))
-	config, err := ReadNomad(orDefault(o.ConfigFile, orDefault(filepath.Dir(was.File), nomadConfigDir)))
+	dir := nomadConfigDir
+	if was.File != "" {
+		dir = filepath.Dir(was.File)
+	}
+	config, err := ReadNomad(orDefault(o.ConfigFile, dir))
 	if errors.Is(err, fs.ErrNotExist) && was != (Entry{}) {
 		return plan, nil // Nomad was removed, with its configuration
 	}
@@ -100,6 +107,9 @@ func (Nomad) Uninstall(_ context.Context, o Options, was Entry) (*Plan, error) {
 		return nil, err
 	}
 	after := withoutMarked(string(f.text), "")
+	if err := config.refuseBlocks(f.path, after, o.Force); err != nil {
+		return nil, err
+	}
 	switch {
 	case !f.exists:
 	case after == "":
@@ -108,6 +118,22 @@ func (Nomad) Uninstall(_ context.Context, o Options, was Entry) (*Plan, error) {
 		plan.change(f, []byte(after))
 	}
 	return plan, nil
+}
+
+// refuseBlocks returns an error if a plugin has a block that stays: the agent does not start with one whose plugin is not there. after
+// is what remains of our own file.
+func (c *NomadConfig) refuseBlocks(ownFile, after string, force bool) error {
+	rest := &NomadConfig{Plugins: maps.Clone(c.Plugins)}
+	if _, err := rest.parse(ownFile, after, rest.Plugins); err != nil {
+		return err
+	}
+	for _, name := range nomadPlugins {
+		if file, found := rest.Plugins[name]; found && !force {
+			return fmt.Errorf("%s has a block plugin %q that tranche install did not write, and the agent does not start with it once "+
+				"the plugin is gone: remove the block first, or use --force; nothing was changed", file, name)
+		}
+	}
+	return nil
 }
 
 // NomadConfig is what is read of an agent's configuration.
@@ -120,6 +146,11 @@ type NomadConfig struct {
 	Plugins map[string]string
 	// Configured are those that have a block anywhere.
 	Configured []string
+
+	// AllocationMetrics says that the agent publishes the statistics of tasks, and metricsFile which file besides our own says
+	// whether it does.
+	AllocationMetrics bool
+	metricsFile       string
 
 	// blocks are all blocks of plugins, in the order in which the agent reads them.
 	blocks []pluginBlock
@@ -167,24 +198,42 @@ func (c *NomadConfig) read(path string, dataDir *string) error {
 	if err != nil {
 		return err
 	}
-	var whole map[string]any
-	if err := hcl.Unmarshal(f.text, &whole); err != nil {
-		return fmt.Errorf("%s cannot be read: %w; correct it first, nothing was changed", path, err)
+	var others map[string]string
+	if filepath.Base(path) != nomadFile {
+		others = c.Plugins
 	}
-	blocks, _ := whole["plugin"].([]map[string]any)
-	for _, block := range blocks {
-		for name, content := range block {
-			c.Configured = append(c.Configured, name)
-			c.blocks = append(c.blocks, pluginBlock{name, path, innerBlock(innerBlock(content)["config"])})
-			if filepath.Base(path) != nomadFile {
-				c.Plugins[name] = path
-			}
+	whole, err := c.parse(path, string(f.text), others)
+	if err != nil {
+		return err
+	}
+	if on, found := innerBlock(whole["telemetry"])["publish_allocation_metrics"]; found {
+		c.AllocationMetrics = c.AllocationMetrics || fmt.Sprint(on) == "true" // as the agent merges them
+		if others != nil {
+			c.metricsFile = path
 		}
 	}
 	pluginDir, _ := whole["plugin_dir"].(string)
 	data, _ := whole["data_dir"].(string)
 	c.PluginDir, *dataDir = orDefault(pluginDir, c.PluginDir), orDefault(data, *dataDir)
 	return nil
+}
+
+// parse adds the blocks of plugins in a text, and to others, if it is not nil, the file that has them.
+func (c *NomadConfig) parse(path, text string, others map[string]string) (whole map[string]any, err error) {
+	if err := hcl.Unmarshal([]byte(text), &whole); err != nil {
+		return nil, fmt.Errorf("%s cannot be read: %w; correct it first, nothing was changed", path, err)
+	}
+	blocks, _ := whole["plugin"].([]map[string]any)
+	for _, block := range blocks {
+		for name, content := range block {
+			c.Configured = append(c.Configured, name)
+			c.blocks = append(c.blocks, pluginBlock{name, path, innerBlock(innerBlock(content)["config"])})
+			if others != nil {
+				others[name] = path
+			}
+		}
+	}
+	return whole, nil
 }
 
 // innerBlock is what HCL makes of a block: a list of objects, all of whose members belong to it.
@@ -207,7 +256,7 @@ func (c *NomadConfig) Block(name string) (config map[string]any, file string) {
 	return config, file
 }
 
-// missingBlocks writes the blocks of those plugins that have none, text being our own file as it is: how the GPUs are
+// missingBlocks writes the blocks of those plugins that have none, and that of the statistics, text being our own file as it is: how the GPUs are
 // shared there stays as it is.
 func (c *NomadConfig) missingBlocks(o Options, text string) []string {
 	var blocks [][]string
@@ -226,6 +275,9 @@ func (c *NomadConfig) missingBlocks(o Options, text string) []string {
 		blocks = append(blocks, pluginLines(nomadPlugins[1],
 			fmt.Sprintf("shadow_dir = %q", filepath.Join(prefix, "lib/tranche")),
 			fmt.Sprintf("hook_path  = %q", filepath.Join(prefix, "bin/tranche-hook"))))
+	}
+	if c.metricsFile == "" {
+		blocks = append(blocks, []string{"# Nomad publishes the statistics of tasks.", "telemetry {", "  publish_allocation_metrics = true", "}"})
 	}
 	var lines []string
 	for i, block := range blocks {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -42,6 +44,55 @@ func TestNomadKeepsOthersBlocks(t *testing.T) {
 	must.StrNotContains(t, text, "nomad-device-tranche")
 	must.StrContains(t, text, `plugin "nomad-driver-tranche"`)
 	must.StrContains(t, text, `"/usr/lib/tranche"`)
+}
+
+// A block that an operator has written stays, and the agent does not start with it once the plugins are gone.
+func TestNomadUninstall_OthersBlocks(t *testing.T) {
+	dir := t.TempDir()
+	main := write(t, filepath.Join(dir, "a.hcl"), "plugin_dir = \"/opt/plugins\"\nplugin \"nomad-driver-tranche\" {\n}\n")
+	entry := applied(t, Nomad{}.Install, Options{RuntimePath: testRuntime, ConfigFile: dir}, Entry{})
+	_, err := Nomad{}.Uninstall(t.Context(), Options{}, entry)
+	must.ErrorContains(t, err, main+` has a block plugin "nomad-driver-tranche"`)
+	applied(t, Nomad{}.Uninstall, Options{Force: true}, entry)
+	must.FileNotExists(t, filepath.Join(dir, nomadFile))
+
+	// One in our own file, which they have taken over.
+	write(t, main, "plugin_dir = \"/opt/plugins\"\n")
+	own := write(t, filepath.Join(dir, nomadFile), "plugin \"nomad-device-tranche\" {\n}\n")
+	_, err = Nomad{}.Uninstall(t.Context(), Options{ConfigFile: dir}, Entry{})
+	must.ErrorContains(t, err, own+` has a block plugin "nomad-device-tranche"`)
+}
+
+// Where all blocks are an operator's the record has no file, and the configuration is Nomad's own, not that of the current directory.
+func TestNomadUninstall_WithoutAFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write(t, "x.hcl", "plugin \"nomad-driver-tranche\" {\n}\n")
+	_, err := Nomad{}.Uninstall(t.Context(), Options{}, Entry{PluginDir: "/opt/plugins"})
+	must.NoError(t, err)
+}
+
+// Statistics of tasks need a setting of the agent's, which is set unless an operator has.
+func TestNomad_AllocationMetrics(t *testing.T) {
+	for stated, want := range map[string]bool{
+		"": true, "telemetry {\n prometheus_metrics = true\n}\n": true, "telemetry {\n publish_allocation_metrics = true\n}\n": true,
+		"telemetry {\n publish_allocation_metrics = false\n}\n": false,
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "nomad.hcl"), "plugin_dir = \"/opt/plugins\"\n"+stated)
+		o := Options{RuntimePath: testRuntime, ConfigFile: dir}
+		entry := applied(t, Nomad{}.Install, o, Entry{})
+		config, err := ReadNomad(dir)
+		must.NoError(t, err)
+		must.Eq(t, want, config.AllocationMetrics, must.Sprint(stated))
+		again, err := Nomad{}.Install(t.Context(), o, entry)
+		must.NoError(t, err)
+		must.SliceEmpty(t, again.Changes)
+		must.Eq(t, !want, slices.ContainsFunc(again.Notes, func(note string) bool {
+			return strings.Contains(note, "publish_allocation_metrics = false")
+		}))
+		applied(t, Nomad{}.Uninstall, Options{ConfigFile: dir}, entry)
+		must.FileNotExists(t, filepath.Join(dir, nomadFile))
+	}
 }
 
 func TestNomadErrors(t *testing.T) {

@@ -27,6 +27,9 @@ func (Podman) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseAbsent("podman", o, f); err != nil {
+		return nil, err
+	}
 	for _, other := range podmanFiles(f.path) {
 		if _, err := readPodman(other); err != nil {
 			return nil, err

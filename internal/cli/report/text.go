@@ -128,7 +128,7 @@ func (r *Report) printClaims(w *errWriter) {
 			printable.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageWarning)
 		}
 		if c.State == claim.StateRunning && c.Container != nil && c.Container.Lacks != "" {
-			printable.Fprintf(w, "claim %s: container %s: %s\n", c.ID, c.Container.ID, c.Container.Lacks)
+			printable.Fprintf(w, "claim %s: container %s: %s\n", c.ID, claim.ShortID(c.Container.ID), c.Container.Lacks)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func DescribeContainer(c *claim.Container) string {
 	if c == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%s (%s)", c.ID, c.Runtime)
+	return fmt.Sprintf("%s (%s)", claim.ShortID(c.ID), c.Runtime)
 }
 
 // DescribeSlices shortens the names of slices to their numbers on the GPU, and runs of numbers to their ends.

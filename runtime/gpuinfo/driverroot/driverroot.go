@@ -46,10 +46,23 @@ type NotFoundError struct {
 	Searched []string
 }
 
-// Error names the driver root, the library and everything that was searched.
+// Error names the driver root, the library and the files that are there and of no use, or the first place that was searched.
 func (e *NotFoundError) Error() string {
+	var named []string
+	for _, file := range e.Searched {
+		if strings.Contains(file, ": ") {
+			named = append(named, file)
+		}
+	}
+	if len(named) == 0 {
+		named = e.Searched[:min(1, len(e.Searched))]
+	}
+	searched := strings.Join(named, ", ")
+	if others := len(e.Searched) - len(named); others > 0 {
+		searched += fmt.Sprintf(" and %d other places", others)
+	}
 	return fmt.Sprintf("no %s in the driver root %s (searched %s): install the NVIDIA driver, or set the driver root to where it is",
-		e.SONAME, e.Root, strings.Join(e.Searched, ", "))
+		e.SONAME, e.Root, searched)
 }
 
 // LibraryDirs lists the directories of a driver root in which the driver's

@@ -106,13 +106,16 @@ func TestFindLibrary_notFound(t *testing.T) {
 	must.SliceContains(t, missing.Searched, "/usr/lib/libcuda.so.1: not a library for "+runtime.GOARCH)
 	must.SliceContains(t, missing.Searched, "/lib64/libcuda.so.1: not a regular file")
 	must.SliceContains(t, missing.Searched, "/usr/local/lib/libcuda.so.1")
-	must.StrContains(t, err.Error(), "no libcuda.so.1 in the driver root "+root+" (searched /usr/lib/")
+	must.StrContains(t, err.Error(), "no libcuda.so.1 in the driver root "+root+" (searched /usr/lib64/libcuda.so.1: not an ELF file, ")
+	must.StrContains(t, err.Error(), "not a regular file, /usr/lib/libcuda.so.1: not a library for "+runtime.GOARCH+" and ")
 	must.StrContains(t, err.Error(), "install the NVIDIA driver, or set the driver root to where it is")
 }
 
 func TestFindLibrary_noRoot(t *testing.T) {
 	_, err := FindLibrary("/nonexistent-driver-root", NVMLLibrary)
-	must.StrContains(t, err.Error(), "no libnvidia-ml.so.1 in the driver root /nonexistent-driver-root")
+	must.StrContains(t, err.Error(), "no libnvidia-ml.so.1 in the driver root /nonexistent-driver-root (searched /usr/lib/")
+	must.StrContains(t, err.Error(), "other places): install the NVIDIA driver")
+	must.Less(t, 250, len(err.Error()))
 }
 
 func TestFindProgram(t *testing.T) {
