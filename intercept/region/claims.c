@@ -37,15 +37,6 @@ static bool open_one(struct claims *claims, const char *directory, const char *i
     return true;
 }
 
-/* As getdents64(2) returns it; readdir would use the program's malloc. */
-struct directory_entry {
-    uint64_t inode;
-    int64_t offset;
-    uint16_t length;
-    uint8_t type;
-    char name[];
-};
-
 static bool open_all(struct claims *claims, const char *directory, int fd, bool join, char why[static REGION_WHY]) {
     _Alignas(struct directory_entry) char buffer[4096];
     long size;

@@ -686,6 +686,10 @@ CUresult FAKE(cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CU
 
 /* Of managed memory only. */
 CUresult FAKE(cuPointerGetAttribute)(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
+    if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL && address == fake_orders.opened[0]) {
+        *(int *)value = 0;
+        return CUDA_SUCCESS;
+    }
     if (address - fake_orders.managed[0] >= fake_orders.managed[1])
         return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
