@@ -18,11 +18,11 @@ INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -f
     -ftls-model=initial-exec -ffile-prefix-map=$(CURDIR)=. -I$(INTERCEPT)
 
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*/*.h)
-SHADOW_REGION := $(addprefix region/,region file teardown read share)
+SHADOW_REGION := $(addprefix region/,region file teardown read tags share)
 SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
 SHADOW_IMAGE := $(addprefix image/,image ptx)
 SHADOW_STATE := $(addprefix state/,process table charge gpus visible contexts)
-SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports tags pools streams)
+SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports pools streams)
 SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
     $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr refused sparse vmm)

@@ -18,7 +18,7 @@ const (
 // What both files begin with.
 const (
 	// Version is the version of the layout.
-	Version = 2
+	Version = 3
 
 	offMagic   = 0
 	magicBytes = 8
@@ -74,7 +74,7 @@ const (
 	offSlotPID      = 32
 	offSlotContexts = 36
 	offSlotTag      = 40
-	tagBytes        = 16
+	offSlotTarget   = 48
 	offSlotLife     = 56
 
 	// One for each ledger.
@@ -99,7 +99,7 @@ const (
 	movePagesBits  = 27
 	movePagesMask  = 1<<movePagesBits - 1
 	moveSlotMask   = SlotCount - 1
-	lifeKindBits   = 2
+	lifeKindBits   = 3
 	lifeKindMask   = 1<<lifeKindBits - 1
 )
 
@@ -118,6 +118,7 @@ const (
 	kindProcess
 	kindShare // memory that outlives its maker, counted as long as anybody holds it
 	kindEnded // a share that nobody holds any more
+	kindName  // a further tag of a share
 )
 
 // slotOffset is where a slot begins, and the byte that its owner holds a lock on.
@@ -132,8 +133,9 @@ func sumOffset(l ledger) int64 { return offUsageSums + int64(l)*sumSize }
 // total is the word that states the claim's sum and the operation that made it so.
 type total uint64
 
-func (t total) seq() uint64 { return uint64(t) >> seqShift }
-func (t total) slot() int   { return int(uint64(t) >> totalSlotShift & totalSlotMask) }
+func (t total) seq() uint64   { return uint64(t) >> seqShift }
+func (t total) slot() int     { return int(uint64(t) >> totalSlotShift & totalSlotMask) }
+func (t total) pages() uint64 { return uint64(t) & (1<<totalPagesBits - 1) }
 
 // committed is the word that states what a slot's process holds.
 type committed uint64

@@ -73,7 +73,7 @@ func goLayout() map[string]any {
 		"REGION_KIND_PROCESS":         kindProcess,
 		"REGION_KIND_SHARE":           kindShare,
 		"REGION_KIND_ENDED":           kindEnded,
-		"REGION_TAG_SIZE":             tagBytes,
+		"REGION_KIND_NAME":            kindName,
 		"REGION_COMMITTED_PAGES_BITS": slotPagesBits,
 		"region_limit.size":           LimitSize,
 		"region_usage.size":           UsageSize,
@@ -109,7 +109,8 @@ func goLayout() map[string]any {
 		"region_held.op":                      {offHeldOp, 8},
 		"region_held.committed":               {offHeldCommitted, 8},
 		"region_slot.held":                    {offSlotHeld, int(ledgerCount) * heldSize},
-		"region_slot.tag":                     {offSlotTag, tagBytes},
+		"region_slot.tag":                     {offSlotTag, 8},
+		"region_slot.target":                  {offSlotTarget, 8},
 		"region_slot.life":                    {offSlotLife, 8},
 		"region_slot.pid":                     {offSlotPID, 4},
 		"region_slot.contexts":                {offSlotContexts, 4},
@@ -133,8 +134,8 @@ func TestBothSidesOfOneRegion(t *testing.T) {
 	out := bufio.NewScanner(stdout)
 	nextLine := func() string { must.True(t, out.Scan()); return out.Text() }
 
-	must.Eq(t, "TRNCLIM 2 4096 0badcafe GPU-1 8589934592 314572800 0 0 1073741824", nextLine())
-	must.Eq(t, "TRNCUSE 2 266240 0badcafe 4096 16 0 0", nextLine())
+	must.Eq(t, "TRNCLIM 3 4096 0badcafe GPU-1 8589934592 314572800 0 0 1073741824", nextLine())
+	must.Eq(t, "TRNCUSE 3 266240 0badcafe 4096 16 0 0", nextLine())
 	must.Eq(t, "ready", nextLine())
 
 	u, err := Read(dir)

@@ -41,8 +41,9 @@ type Process struct {
 	Bytes    uint64 `json:"bytes"`
 }
 
-// Read sums up what the living processes of the region in dir hold. It writes nothing and waits for nobody: what dead
-// processes have left behind is not counted here and is cleared away by the living.
+// Read sums up what the living processes of the region in dir hold, and what dead ones have exported as descriptors that
+// are open. It writes nothing and waits for nobody: what else dead processes have left behind is not counted here and is
+// cleared away by the living.
 func Read(dir string) (Usage, error) {
 	h, f, err := openBoth(dir)
 	if err != nil {
@@ -62,7 +63,8 @@ func ReadOf(dir string, h Header) (Usage, error) {
 	return readUsage(f, h)
 }
 
-// readUsage maps the file only if somebody uses the region: otherwise no slot counts, and nobody changes the totals.
+// readUsage maps the file only if somebody uses the region or something is left in it: otherwise no slot counts, and nobody
+// changes the totals.
 func readUsage(f *os.File, h Header) (Usage, error) {
 	u := Usage{LimitBytes: h.LimitBytes, ContextBytes: h.ContextBytes}
 	inUse, err := anyLocked(f)
@@ -74,8 +76,10 @@ func readUsage(f *os.File, h Header) (Usage, error) {
 		if err := readStart(f, totals); err != nil {
 			return Usage{}, err
 		}
-		u.fill(totals, nil, h.SpillBytes)
-		return u, nil
+		if total(totals.load64(sumOffset(ledgerGPU)+offSumTotal)).pages() == 0 {
+			u.fill(totals, nil, h.SpillBytes)
+			return u, nil
+		}
 	}
 	var slotsErr error
 	err = withMapping(f, UsageSize, false, func(m mapping) {
@@ -134,6 +138,7 @@ var lookPatience = 250 * time.Millisecond
 
 func ownedSlots(f *os.File, m mapping) (owned []int, err error) {
 	deadline := time.Now().Add(lookPatience)
+	var open tags
 	for slot := range int(min(m.load64(offUsageHighWater), SlotCount)) {
 		if time.Now().After(deadline) {
 			return nil, fmt.Errorf("looking for the owners of the slots in %s takes more than %s: the container's "+
@@ -143,7 +148,7 @@ func ownedSlots(f *os.File, m mapping) (owned []int, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if locked {
+		if locked || open.keep(m, slot) {
 			owned = append(owned, slot)
 		}
 	}

@@ -17,6 +17,7 @@ enum {
     OPERATIONS_MAX = 256,
     TEXT_SIZE = 240,
     OFFERS = 8,
+    HEIRLOOMS = 12,
     CROWD_CLAIMS = 3,
 };
 
@@ -111,6 +112,8 @@ struct crowd_dials {
 };
 
 struct board {
+    /* Copies of descriptors that ended processes had offered: the conductor has them, which does not use CUDA. */
+    struct offer heirlooms[HEIRLOOMS];
     _Atomic uint32_t mode; /* in a storm, threads choose what to do themselves */
     int32_t conductor;     /* its process: without it, workers end */
     uint32_t threads_max;

@@ -76,7 +76,8 @@ void conductor_begin(bool be_verbose) {
     step_number = 0;
     memset(actors, 0, sizeof actors);
     memset(slack_of_dead, 0, sizeof slack_of_dead);
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* the children of the dead become ours */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);                   /* the children of the dead become ours */
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* workers may take heirlooms */
 }
 
 /* ---- Processes ---- */
@@ -265,6 +266,49 @@ static void let_go(unsigned seat) {
         atomic_store(&seat_at(seat)->desks[desk].done, atomic_load(&seat_at(seat)->desks[desk].order));
     }
     vacate(seat);
+}
+
+/* ---- Heirlooms ---- */
+
+static void drop_heirloom(struct offer *heirloom) {
+    if (atomic_load(&heirloom->sequence) % 2 == 0)
+        return;
+    atomic_fetch_add(&heirloom->sequence, 1);
+    close(heirloom->what.descriptor);
+}
+
+void heirlooms_drop_one(uint64_t *random) {
+    drop_heirloom(&node_board->heirlooms[random_below(random, HEIRLOOMS)]);
+}
+
+void heirlooms_drop(void) {
+    for (unsigned i = 0; i < HEIRLOOMS; i++)
+        drop_heirloom(&node_board->heirlooms[i]);
+}
+
+static void take_heirloom(struct offer *heirloom, const struct actor *actor, const struct offer *offer) {
+    uint32_t sequence = atomic_load(&offer->sequence);
+    struct offered what = offer->what;
+    if (sequence % 2 == 0 || what.descriptor < 0 || atomic_load(&heirloom->sequence) % 2 != 0)
+        return;
+    int descriptor = (int)syscall(SYS_pidfd_getfd, actor->pidfd, what.descriptor, 0);
+    if (descriptor >= 0 && atomic_load(&offer->sequence) != sequence) {
+        close(descriptor); /* it may be something else */
+        descriptor = -1;
+    }
+    if (descriptor < 0)
+        return;
+    what.pid = getpid();
+    what.descriptor = descriptor;
+    heirloom->what = what;
+    atomic_fetch_add(&heirloom->sequence, 1);
+    trace("the conductor keeps %llu bytes of GPU %d that process %d offers", (unsigned long long)what.size, what.gpu,
+          actor->pid);
+}
+
+void heirlooms_take(unsigned seat, uint64_t random) {
+    for (unsigned i = 0; i < OFFERS && !node_board->crowd; i++)
+        take_heirloom(&node_board->heirlooms[(random + i) % HEIRLOOMS], &actors[seat], &seat_at(seat)->offers[i]);
 }
 
 bool actor_bury(unsigned seat) {
@@ -512,6 +556,7 @@ bool check_quiet(uint64_t *campaign_random, bool patient) {
     struct reading reading;
     /* How often some question must be repeated is a matter of time, and must not change what comes later. */
     uint64_t own_random = random_next(campaign_random), *random = &own_random;
+    heirlooms_drop();
     if (!end_cut_off())
         return false;
     for (unsigned i = 0; i < SEATS; i++) {
@@ -548,6 +593,7 @@ bool check_quiet(uint64_t *campaign_random, bool patient) {
 }
 
 bool actors_end(uint64_t *random) {
+    heirlooms_drop();
     for (unsigned i = 0; i < SEATS; i++) {
         if (!actors[i].alive)
             continue;

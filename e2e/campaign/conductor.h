@@ -57,6 +57,10 @@ void actors_tell_limit(void);
 void actors_stop(void);
 /* Waits until a process that was killed or told to end is dead. */
 bool actor_bury(unsigned seat);
+/* Before a process ends: keeps copies of what it offers, as a program has them that was sent them, or lets go of one. */
+void heirlooms_take(unsigned seat, uint64_t random);
+void heirlooms_drop_one(uint64_t *random);
+void heirlooms_drop(void);
 /* Notices who has died by itself; a finding if nobody expected it. */
 bool actors_look(void);
 

@@ -198,6 +198,8 @@ static bool step_signal(uint64_t *random, int signal_number) {
         }
     }
     trace("process %u: signal %d, in the midst of %s", order.seat, signal_number, operation);
+    if (signal_number == SIGKILL)
+        heirlooms_take(order.seat, chosen);
     actor_signal(order.seat, signal_number);
     if (signal_number == SIGKILL) {
         if (!actor_bury(order.seat))
@@ -257,6 +259,7 @@ static bool step_exec(uint64_t *random) {
         return true;
     unsigned desk = choose_desk(random, seat);
     trace("process %u thread %u: exec", seat, desk);
+    heirlooms_take(seat, *random);
     slack_stays(seat);
     if (!order(seat, desk, ORDER_EXEC, random_next(random), 0))
         return any_finding() ? false : found("process %u died by exec", seat);
@@ -272,6 +275,7 @@ static bool step_exit(uint64_t *random) {
     unsigned desk = choose_desk(random, seat);
     bool at_once = random_once_in(random, 2);
     trace("process %u thread %u: %s", seat, desk, at_once ? "_exit" : "exit");
+    heirlooms_take(seat, *random);
     actors[seat].expected = true;
     order_give(seat, desk, at_once ? ORDER_EXIT_AT_ONCE : ORDER_EXIT, 0, 0, room);
     return actor_bury(seat) && look(&reading);
@@ -306,6 +310,8 @@ static bool step_quiet(uint64_t *random, bool end) {
 
 static bool step(uint64_t *random, const struct plan *plan) {
     uint64_t choice = random_below(random, 1000);
+    if (choice % 50 == 0)
+        heirlooms_drop_one(random);
     if (actors_count() == 0 || choice < 12)
         return step_start(random, plan->processes);
     if (choice < 20)

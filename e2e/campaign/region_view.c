@@ -60,8 +60,8 @@ static void tell_slot(int view, unsigned index, void (*tell)(const char *format,
              atomic_load(&slot->contexts));
     if (pages == 0 || !is_share)
         return;
-    tell("region %d: slot %u, shared memory called %#llx.%#llx has %llu KiB", view, index,
-         (unsigned long long)atomic_load(&slot->tag[0]), (unsigned long long)atomic_load(&slot->tag[1]), kib);
+    tell("region %d: slot %u, shared memory called %#llx, exported as file %#llx, has %llu KiB", view, index,
+         (unsigned long long)atomic_load(&slot->tag), (unsigned long long)atomic_load(&slot->target), kib);
     holders_tell(regions[view].usage_path, REGION_SLOTS_OFFSET + (int64_t)index * REGION_SLOT_SIZE, tell);
 }
 

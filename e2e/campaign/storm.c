@@ -38,9 +38,11 @@ static bool disturb(uint64_t *random, unsigned processes) {
         if (!seat_may_die(node_board, seat))
             return true;
         trace("process %u: killed", seat);
+        heirlooms_take(seat, *random);
         actor_signal(seat, SIGKILL);
         return actor_bury(seat);
     case 2:
+        heirlooms_drop_one(random);
         if ((seat = actor_random(random, false)) != SEATS) {
             trace("process %u: stopped", seat);
             actor_signal(seat, SIGSTOP);

@@ -213,9 +213,16 @@ int sim_shared_open(uint64_t object, enum sim_shared_kind kind) {
     return ret;
 }
 
+int sim_shared_export_also(int fd, uint64_t object) {
+    unsigned slot = shared_slot(object);
+
+    if (!held(object))
+        return -EINVAL;
+    return slot_lock(fd, LOCK_BYTE(slot, 0), F_RDLCK) && slot_lock(fd, LOCK_BYTE(slot, 1), F_RDLCK) ? 0 : -errno;
+}
+
 /* The description's own position tells which object it stands for. */
 int sim_shared_export(uint64_t object) {
-    unsigned slot = shared_slot(object);
     char path[64];
     int fd;
 
@@ -225,8 +232,7 @@ int sim_shared_export(uint64_t object) {
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    if (lseek(fd, (off_t)object, SEEK_SET) < 0 || !slot_lock(fd, LOCK_BYTE(slot, 0), F_RDLCK) ||
-        !slot_lock(fd, LOCK_BYTE(slot, 1), F_RDLCK)) {
+    if (lseek(fd, (off_t)object, SEEK_SET) < 0 || sim_shared_export_also(fd, object) != 0) {
         int error = errno;
 
         close(fd);

@@ -46,6 +46,9 @@ int sim_shared_open(uint64_t object, enum sim_shared_kind kind);
 /* A descriptor that keeps the object alive until its last copy is closed, or -errno. */
 int sim_shared_export(uint64_t object);
 
+/* Has the descriptor keep another object alive as well. 0 or -errno. */
+int sim_shared_export_also(int fd, uint64_t object);
+
 /* Another hold on the object that an exported descriptor means. 0, -ENOENT as above, -EBADF: no such descriptor. */
 int sim_shared_import(int fd, enum sim_shared_kind kind, uint64_t *object);
 

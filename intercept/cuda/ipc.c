@@ -1,7 +1,7 @@
 /*
- * Memory of other processes (legacy IPC), and external memory of other APIs. Its owner is charged for it, by a share
- * that outlives the owner as long as another process has it open; see memory/tags.h. If the owner is not of this claim,
- * the process that opens the memory is charged.
+ * Memory of other processes (legacy IPC), dma-bufs, and external memory of other APIs. Its owner is charged for it, by a
+ * share that outlives the owner as long as another process has it open, or a descriptor; see region/tags.h. If the owner
+ * is not of this claim, the process that opens the memory is charged.
  *
  * Source: cuIpcOpenMemHandle and cuImportExternalMemory in the CUDA driver API's documentation.
  */
@@ -9,35 +9,33 @@
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
+#include "memory/exports.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
-#include "memory/tags.h"
+#include "region/tags.h"
+#include "state/gpus.h"
+#include "system/calls.h"
 
 #include <string.h>
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
     CUresult result = REAL(cuIpcGetMemHandle)(handle, address);
     CUdeviceptr base = address;
-    uint8_t tag[TAG_SIZE];
     size_t size;
-    if (result == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS) {
-        tag_of_handle(handle, tag);
-        allocations_share(base, tag);
-    }
+    if (result == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS)
+        allocations_share(base, tag_of_handle(handle, sizeof *handle));
     return result;
 }
 
 /*
  * KIND_IPC_MEMORY has, by a key, the charge, the address as `with`, and a reference for each opening of one handle in one
- * context. The key is made of the handle and the context, since the driver may reuse the address before all records of
+ * context (borrowed.h). The key is made of the handle and the context, since the driver may reuse the address before all records of
  * what was there are removed. `opened` (process.h) protects the openings.
  *
  * One address may have several keys: memory that its owner has freed is still open here when the owner has allocated
  * other memory in the same block and passed on its handle. Which of them a close of the address removes makes no
  * difference, as long as each is closed as often as it was opened.
  */
-#define ONE_OPEN 1
-#define ONE_CLOSING (1 << 22) /* above that in `references` */
 
 struct opening {
     struct process *process;
@@ -52,26 +50,19 @@ static bool count_in(struct opening *opening) {
     return objects_refer(opening->process, KIND_IPC_MEMORY, opening->key, ONE_OPEN, &memory);
 }
 
-/* The size of memory whose share is not found is known only when it is open; it is at least one block. */
+/* Of memory whose share is not found, the size and the GPU are known only when it is open. */
 static CUresult before(struct opening *opening, struct work *work, const CUipcMemHandle *handle) {
-    uint64_t halves[2];
-    uint8_t tag[TAG_SIZE];
+    uint64_t tag = tag_of_handle(handle, sizeof *handle);
     CUresult result = contexts_place(work);
     if (result != CUDA_SUCCESS)
         return result;
     opening->process = work->process;
     opening->place = work->place;
-    tag_of_handle(handle, tag);
-    memcpy(halves, tag, TAG_SIZE);
-    opening->key = objects_key(objects_key(halves[0], halves[1]), opening->place.context);
+    opening->key = objects_key(tag, opening->place.context);
     opening->known = count_in(opening);
-    if (opening->known || charge_join(opening->process, tag, &opening->charge))
-        return CUDA_SUCCESS;
-    return pools_take(opening->process, opening->place.gpu, BLOCK_PAGES, &opening->charge);
-}
-
-static bool is_open_at(const struct entry *memory, uint64_t address) {
-    return memory->with == address && memory->references % ONE_CLOSING != 0;
+    if (!opening->known)
+        charge_find(opening->process, tag, &opening->charge);
+    return CUDA_SUCCESS;
 }
 
 /* The key of memory that is about to be closed. False if none is open at the address. */
@@ -80,7 +71,7 @@ static bool closing(struct process *process, uint64_t address, uint64_t *key) {
     if (!process_has(process, KIND_IPC_MEMORY))
         return false;
     lock_take(&process->opened);
-    bool found = objects_search(process, KIND_IPC_MEMORY, is_open_at, address, &memory);
+    bool found = objects_search(process, KIND_IPC_MEMORY, borrowed_is_open_at, address, &memory);
     if (found)
         objects_refer(process, KIND_IPC_MEMORY, *key = memory.key, ONE_CLOSING - ONE_OPEN, &memory);
     lock_give(&process->opened);
@@ -94,26 +85,19 @@ static void drop_reference(struct process *process, uint64_t key, int change) {
         charge_end(process, &memory.charge);
 }
 
-/* The size is known now: takes what is missing. */
+/* Charges memory whose share was not found, on its own GPU, which may be another one than the context's. */
 static CUresult pay(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
-    struct charge more;
+    int device = -1, gpu;
     size_t size = 0;
     if (opening->known || opening->charge.share != 0)
         return CUDA_SUCCESS;
-    REAL(cuMemGetAddressRange_v2)(NULL, &size, address);
-    uint64_t pages = pages_of(size);
-    if (pages == opening->charge.pages)
-        return CUDA_SUCCESS;
-    if (pools_extend(process, &opening->charge, opening->place.gpu, pages - opening->charge.pages) == CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    CUresult result =
-        pools_take(process, opening->place.gpu, pages, &more); /* the first region is full: perhaps in another one */
-    if (result == CUDA_SUCCESS) {
-        charge_give(process, &opening->charge);
-        opening->charge = more;
-    }
-    return result;
+    CUresult result = REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemGetAddressRange_v2)(NULL, &size, address);
+    if (result == CUDA_SUCCESS)
+        result = gpus_find_claimed(process, device, &gpu);
+    return result == CUDA_SUCCESS ? pools_take(process, gpu, pages_of(size), &opening->charge) : result;
 }
 
 /* Another thread may have opened the same memory meanwhile: then its record gets one more reference. It gets this address
@@ -189,11 +173,32 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     return result;
 }
 
+/* --- dma-bufs ----------------------------------------------------------------------------------------------------- */
+
+/* The driver keeps the memory until the descriptor is closed, even if the program frees it. */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size, CUmemRangeHandleType type,
+                                       unsigned long long flags) {
+    struct process *process = process_if_open();
+    struct exports exports;
+    if (process == NULL || handle == NULL || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD)
+        return REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
+    bool counted = exports_hold(process, address, size, &exports);
+    CUresult result = REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
+    bool made = result == CUDA_SUCCESS;
+    if (made && !counted)
+        result = exports_refused();
+    else if (made && !exports_mark(process, address, size, &exports, *(int *)handle))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (made && result != CUDA_SUCCESS)
+        call_close(*(int *)handle);
+    exports_let_go(process, &exports);
+    return result;
+}
+
 /* --- memory of other APIs ----------------------------------------------------------------------------------------- */
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from) {
     struct charge charge = {0};
-    uint8_t tag[TAG_SIZE];
     WORK_IN_CONTEXT;
     CUresult result = contexts_place(&work);
     if (result != CUDA_SUCCESS)
@@ -201,13 +206,12 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
     if (memory == NULL || from == NULL)
         return REAL(cuImportExternalMemory)(memory, from);
     /* The driver takes ownership of the descriptor, so the tag is read before. */
-    if (from->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD && tag_read(from->handle.fd, tag))
-        charge_join(work.process, tag, &charge);
-    if (charge.share == 0) {
+    if (from->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
+        result = charge_find_exported(work.process, from->handle.fd, &charge);
+    if (result == CUDA_SUCCESS && charge.share == 0)
         result = pools_take(work.process, work.place.gpu, pages_of(from->size), &charge);
-        if (result != CUDA_SUCCESS)
-            return result;
-    }
+    if (result != CUDA_SUCCESS)
+        return result;
     gate_close(&work.process->borrowing);
     result = REAL(cuImportExternalMemory)(memory, from);
     if (result == CUDA_SUCCESS)

@@ -4,7 +4,6 @@
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
-#include "memory/exports.h"
 #include "memory/pools.h"
 #include "memory/streams.h"
 #include "state/gpus.h"
@@ -271,7 +270,6 @@ static CUresult current_limit(uint64_t *limit, uint64_t *left) {
     if (result != CUDA_SUCCESS)
         return result;
     pools_settle(process);
-    exports_settle(process);
     *limit = *left = 0;
     for (unsigned i = (unsigned)gpu; i < process->claims.count; i++) {
         struct region *region = &process->claims.regions[i];

@@ -8,7 +8,6 @@
 #include "memory/objects.h"
 #include "memory/pools.h"
 #include "memory/streams.h"
-#include "memory/tags.h"
 #include "state/gpus.h"
 #include "system/calls.h"
 #include "system/explain.h"
@@ -283,32 +282,22 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return settled(REAL(cuMemPoolTrimTo)(pool, keep));
 }
 
-/* Writes on an exported pool's descriptor the number by which importers find its share. */
-static bool mark_exported(struct process *process, struct pool *pool, int descriptor) {
-    exports_see(process, descriptor);
-    uint32_t number = pools_share(process, pool);
-    if (number != 0)
-        exports_mark(process, descriptor, number);
-    return number != 0;
-}
-
-/* An importer keeps the whole pool, not only the memory at its pointers. So a pool that would not be charged after its
- * owner's death is not exported. */
 CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUmemAllocationHandleType type,
                                           unsigned long long flags) {
     struct process *process = process_if_open();
     struct pool *pool = pools_find(process, memory);
+    struct charge held;
+    if (pool == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return REAL(cuMemPoolExportToShareableHandle)(handle, memory, type, flags);
+    bool counted = pools_exporting(process, pool, &held);
     CUresult result = REAL(cuMemPoolExportToShareableHandle)(handle, memory, type, flags);
-    if (result != CUDA_SUCCESS || pool == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        mark_exported(process, pool, *(int *)handle))
-        return result;
-    call_close(*(int *)handle);
-    explain(
-        CAUSE_EXPORTS,
-        "a memory pool cannot be exported: this process has %d exports whose descriptors are open, or its claim has no "
-        "room for another; close descriptors that were sent",
-        TAG_NUMBERS);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && counted)
+        return exports_done(process, &held, pools_find(process, memory) == pool, *(int *)handle);
+    if (result == CUDA_SUCCESS)
+        call_close(*(int *)handle);
+    if (counted)
+        charge_end(process, &held);
+    return result == CUDA_SUCCESS ? exports_refused() : result;
 }
 
 /* An imported pool cannot be allocated from. If its owner is of this claim, it is charged already. If not, this process
@@ -317,11 +306,9 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
                                             unsigned long long flags) {
     struct process *process;
     struct charge charge = {0};
-    uint8_t tag[TAG_SIZE];
     CUresult result = process_open(&process);
-    if (result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-        tag_read((int)(uintptr_t)handle, tag))
-        result = charge_find(process, tag, &charge);
+    if (result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        result = charge_find_exported(process, (int)(uintptr_t)handle, &charge);
     if (result != CUDA_SUCCESS)
         return result;
     bool joined = charge.share != 0;

@@ -3,7 +3,6 @@
 #include "memory/exports.h"
 #include "memory/physical.h"
 #include "memory/pools.h"
-#include "memory/tags.h"
 #include "state/contexts.h"
 #include "state/gpus.h"
 #include "system/calls.h"
@@ -18,7 +17,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     CUresult result = gpus_open(&process, properties->location.id, &gpu);
     if (result != CUDA_SUCCESS)
         return result;
-    exports_settle(process);
     result = pools_take(process, gpu, pages_of(size), &charge);
     if (result != CUDA_SUCCESS)
         return result;
@@ -49,7 +47,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         CUresult result = call;                                                                                        \
         physical_released(process, &releases, result);                                                                 \
         gate_leave(&process->unmapping);                                                                               \
-        exports_settle(process);                                                                                       \
         return result;                                                                                                 \
     } while (0)
 
@@ -80,7 +77,7 @@ static bool record_unpaid(struct process *process, CUmemGenericAllocationHandle 
 /* Memory without a record was created by a call that is not shadowed. */
 static CUresult retain(struct process *process, CUmemGenericAllocationHandle *handle, void *address) {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (result != CUDA_SUCCESS || physical_hold(process, physical_number(process, *handle)))
+    if (result != CUDA_SUCCESS || physical_retained(process, *handle))
         return result;
     CUdevice device;
     if (!find_device(*handle, &device) || record_unpaid(process, *handle, device))
@@ -132,27 +129,64 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
 
 /* --- between processes -------------------------------------------------------------------------------------------- */
 
-static CUresult count_export(struct process *process, uint64_t number, bool by_descriptor, const int *descriptor) {
-    if (by_descriptor)
-        exports_see(process, *descriptor);
-    uint32_t exported = physical_share(process, number, by_descriptor);
-    if (exported != 0 && by_descriptor)
-        exports_mark(process, *descriptor, exported);
-    if (exported == 0 && by_descriptor)
-        call_close(*descriptor);
-    return exported != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+static CUresult export_descriptor(struct process *process, uint64_t number, void *exported,
+                                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    struct charge held;
+    bool counted = physical_exporting(process, number, &held);
+    CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
+    if (result == CUDA_SUCCESS && counted)
+        return exports_done(process, &held, true, *(int *)exported);
+    if (result == CUDA_SUCCESS)
+        call_close(*(int *)exported);
+    if (held.share != 0)
+        charge_end(process, &held);
+    return result == CUDA_SUCCESS ? exports_refused() : result;
 }
 
+/* Memory without a record is the host's. If not, another thread creates it at this moment. */
+static CUresult export_unknown(void *exported, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                               unsigned long long flags) {
+    CUdevice device = CU_DEVICE_CPU;
+    CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
+    if (result != CUDA_SUCCESS || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        (find_device(handle, &device) && device == CU_DEVICE_CPU))
+        return result;
+    call_close(*(int *)exported);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Of handles of other kinds than descriptors it cannot be seen when they end, so their memory stays charged until this
+ * process does. */
+static CUresult export_other(struct process *process, uint64_t number, void *exported,
+                             CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                             unsigned long long flags) {
+    CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
+    if (result == CUDA_SUCCESS)
+        physical_hold(process, number);
+    return result;
+}
+
+static CUresult export_handle(struct process *process, void *exported, CUmemGenericAllocationHandle handle,
+                              CUmemAllocationHandleType type, unsigned long long flags) {
+    uint64_t number = physical_number(process, handle);
+    if (!physical_has_handle(process, handle, number) || !physical_hold(process, number))
+        return export_unknown(exported, handle, type, flags);
+    CUresult result = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                          ? export_descriptor(process, number, exported, handle, flags)
+                          : export_other(process, number, exported, handle, type, flags);
+    physical_drop(process, number);
+    return result;
+}
+
+/* No thread releases a handle meanwhile, so that this one is not another memory's when the driver sees it. */
 CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
     struct process *process = process_if_open();
     if (process == NULL)
         return REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
     gate_close(&process->unmapping);
-    uint64_t number = physical_number(process, handle);
-    CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
-    if (result == CUDA_SUCCESS && number != 0)
-        result = count_export(process, number, type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, exported);
+    CUresult result = export_handle(process, exported, handle, type, flags);
     gate_open(&process->unmapping);
     return result;
 }
@@ -171,12 +205,11 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
                                         CUmemAllocationHandleType type) {
     struct process *process;
     struct charge charge = {0};
-    uint8_t tag[TAG_SIZE];
     CUresult result = process_open(&process);
     if (result != CUDA_SUCCESS)
         return REAL(cuMemImportFromShareableHandle)(handle, exported, type);
-    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && tag_read((int)(uintptr_t)exported, tag))
-        result = charge_find(process, tag, &charge);
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        result = charge_find_exported(process, (int)(uintptr_t)exported, &charge);
     if (result != CUDA_SUCCESS)
         return result;
     gate_enter(&process->unmapping);

@@ -139,6 +139,10 @@ typedef enum CUmemAllocationHandleType {
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 } CUmemAllocationHandleType;
 
+typedef enum CUmemRangeHandleType {
+    CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
+} CUmemRangeHandleType;
+
 typedef enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 } CUmemAllocationType;
 
 typedef struct CUmemAllocationProp {

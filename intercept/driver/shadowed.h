@@ -134,6 +134,8 @@
       (void *exported, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags)) \
     X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, ANY,                                    \
       (CUmemGenericAllocationHandle *handle, void *exported, CUmemAllocationHandleType type))                          \
+    X(cuMemGetHandleForAddressRange, "cuMemGetHandleForAddressRange", 11070, ANY,                                      \
+      (void *handle, CUdeviceptr address, size_t size, CUmemRangeHandleType type, unsigned long long flags))           \
     X(cuMulticastCreate, "cuMulticastCreate", 12010, ANY,                                                              \
       (CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties))                                 \
     X(cuMulticastBindMem, "cuMulticastBindMem", 12010, ANY,                                                            \

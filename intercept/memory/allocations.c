@@ -82,6 +82,8 @@ static bool is_packed(const struct entry *allocation) {
  * lock. */
 static void end(struct process *process, struct shard *shard, const struct entry *allocation) {
     struct charge charge = allocation->charge;
+    if (is_packed(allocation) && charge.share != 0)
+        charge_unname(process, charge.region, charge.share);
     if (is_packed(allocation))
         charge = blocks_left(process, shard, allocation);
     else if (charge.spilled)
@@ -260,16 +262,31 @@ bool allocations_on_host(struct process *process, CUdeviceptr address, uint64_t 
     return found;
 }
 
-void allocations_share(CUdeviceptr address, const uint8_t tag[16]) {
+/* What holds the charge of the memory at an address. Under the shard's lock. */
+static struct entry *charged(struct shard *shard, CUdeviceptr address) {
+    struct entry *entry = table_find(&shard->allocations, address);
+    return entry != NULL && is_packed(entry) ? blocks_of(shard, entry) : entry;
+}
+
+void allocations_share(CUdeviceptr address, uint64_t tag) {
     struct process *process = process_if_open();
     if (process == NULL)
         return;
     struct shard *shard = shard_of(process, address);
     lock_take(&shard->lock);
-    struct entry *entry = table_find(&shard->allocations, address);
-    if (entry != NULL && is_packed(entry))
-        entry = blocks_of(shard, entry);
-    if (entry != NULL && entry->charge.share == 0)
-        charge_share(process, &entry->charge, tag);
+    struct entry *allocation = table_find(&shard->allocations, address), *entry = charged(shard, address);
+    uint16_t name = entry != NULL ? charge_share(process, &entry->charge, tag) : 0;
+    if (name != 0 && is_packed(allocation))
+        allocation->charge.share = name; /* of its block's share */
     lock_give(&shard->lock);
+}
+
+bool allocations_exporting(struct process *process, CUdeviceptr address, struct charge *held, bool *found) {
+    struct shard *shard = shard_of(process, address);
+    lock_take(&shard->lock);
+    struct entry *entry = charged(shard, address);
+    *found = entry != NULL;
+    bool done = entry != NULL && charge_exporting(process, &entry->charge, held);
+    lock_give(&shard->lock);
+    return done;
 }

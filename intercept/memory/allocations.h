@@ -63,6 +63,9 @@ void allocations_context_ended(struct process *process, uint32_t context);
 
 /* Makes the charge of the memory at an address a share with this tag, since another process is about to open the
  * memory. */
-void allocations_share(CUdeviceptr address, const uint8_t tag[16]);
+void allocations_share(CUdeviceptr address, uint64_t tag);
+
+/* The memory at an address is about to be exported: see charge_exporting. `found` is false if there is none. */
+bool allocations_exporting(struct process *process, CUdeviceptr address, struct charge *held, bool *found);
 
 #endif

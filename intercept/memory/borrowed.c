@@ -81,6 +81,17 @@ bool borrowed_await_imports(struct process *process) {
     return true;
 }
 
+bool borrowed_is_open_at(const struct entry *memory, uint64_t address) {
+    return memory->with == address && memory->references % ONE_CLOSING != 0;
+}
+
+bool borrowed_find(struct process *process, uint64_t address, struct entry *memory) {
+    if (objects_search(process, KIND_IPC_MEMORY, borrowed_is_open_at, address, memory))
+        return true;
+    return objects_find(process, KIND_BORROWED, address, memory) &&
+           (memory->with == 0 || objects_find(process, KIND_EXTERNAL_MEMORY, memory->with, memory));
+}
+
 bool borrowed_freeing(struct process *process, uint64_t address, struct entry *mapped) {
     return process != NULL && objects_remove(process, KIND_BORROWED, address, mapped);
 }

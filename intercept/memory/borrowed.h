@@ -35,6 +35,16 @@ CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdevice
  * until it is recorded, and closes the gate, which the caller opens after the driver's call. False if none may be. */
 bool borrowed_await_imports(struct process *process);
 
+/* The `references` of KIND_IPC_MEMORY (cuda/ipc.c): one for each opening, and for each that is being closed. Its `with` is
+ * the address. */
+#define ONE_OPEN 1
+#define ONE_CLOSING (1 << 22)
+
+bool borrowed_is_open_at(const struct entry *memory, uint64_t address);
+
+/* The memory at any of these addresses, with its charge. False if there is none. */
+bool borrowed_find(struct process *process, uint64_t address, struct entry *memory);
+
 /* Freeing any of these addresses, as in allocations.h. */
 bool borrowed_freeing(struct process *process, uint64_t address, struct entry *mapped);
 void borrowed_freed(struct process *process, const struct entry *mapped, CUresult result);

@@ -1,149 +1,105 @@
 #include "memory/exports.h"
 
+#include "driver/cuda_real.h"
+#include "memory/allocations.h"
+#include "memory/borrowed.h"
 #include "memory/objects.h"
-#include "memory/tags.h"
+#include "memory/physical.h"
+#include "memory/pools.h"
 #include "system/calls.h"
+#include "system/explain.h"
+#include "system/mapped.h"
 
-#include <errno.h>
-
-static bool read_status(int descriptor, struct stat *file) {
-    int error = errno;
-    bool done = call_fstat(descriptor, file);
-    errno = error;
-    return done;
+CUresult exports_refused(void) {
+    explain(
+        CAUSE_EXPORTS,
+        "memory cannot be exported: its claim has no room for another piece of shared memory; export fewer, or close "
+        "descriptors that were sent");
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Whether the witness is still that file: the program may have closed it and reused its number. */
-static bool is_witness(const struct witness *witness) {
-    struct stat file;
-    return witness->file.inode != 0 && read_status(witness->descriptor, &file) &&
-           (uint64_t)file.st_dev == witness->file.device && (uint64_t)file.st_ino == witness->file.inode;
+CUresult exports_done(struct process *process, const struct charge *held, bool same, int descriptor) {
+    bool counted = held->share == 0 || charge_export(process, held, descriptor);
+    if (!same || !counted)
+        call_close(descriptor);
+    if (held->share != 0)
+        charge_end(process, held);
+    if (!same)
+        return CUDA_ERROR_INVALID_VALUE;
+    return counted ? CUDA_SUCCESS : exports_refused();
 }
 
-/* Under the lock of exports. */
-static bool watch(struct witness *witness, int descriptor) {
-    struct stat file;
-    if (!read_status(descriptor, &file))
-        return false;
-    if (is_witness(witness))
-        return (uint64_t)file.st_dev == witness->file.device && (uint64_t)file.st_ino == witness->file.inode;
-    int opened = tag_open_witness(descriptor);
-    if (opened < 0)
-        return false;
-    witness->descriptor = opened;
-    witness->file.device = (uint64_t)file.st_dev;
-    witness->file.inode = (uint64_t)file.st_ino;
+/* --- ranges of addresses ------------------------------------------------------------------------------------------ */
+
+/* What begins at an address. No share is held for memory of another claim. */
+static bool hold_at(struct process *process, CUdeviceptr base, struct charge *held, bool *found) {
+    struct entry memory;
+    bool done = allocations_exporting(process, base, held, found);
+    if (*found)
+        return done;
+    *found = true;
+    *held = (struct charge){0};
+    if (objects_find(process, KIND_MAPPING, base, &memory))
+        return physical_exporting(process, memory.holds, held);
+    if (objects_find(process, KIND_POOL_MEMORY, base, &memory))
+        return pools_exporting(process, pools_of(&memory), held);
+    *found = borrowed_find(process, base, &memory);
+    return !*found || memory.charge.share == 0 || charge_exporting(process, &memory.charge, held);
+}
+
+static bool append(struct exports *exports, struct charge held) {
+    if (exports->count == exports->room) {
+        struct charge *larger = mapped_grow(exports->each, &exports->room, sizeof *larger);
+        if (larger == NULL)
+            return false;
+        exports->each = larger;
+    }
+    exports->each[exports->count++] = held;
     return true;
 }
 
-static uint64_t bit_of(uint32_t number) {
-    return UINT64_C(1) << (number - 1);
-}
-
-/* An export with this number may live on in a process that imported it, or on a descriptor of the program that this
- * process was before exec: then the tag must not be used again. */
-static bool is_free(struct process *process, uint32_t number, uint8_t tag[static TAG_SIZE]) {
-    const struct witness *witness = &process->exported.witness;
-    struct charge living;
-    tag_of_number(number, tag);
-    if ((process->exported.numbers & bit_of(number)) != 0 ||
-        (is_witness(witness) && tag_is_alive(witness->descriptor, number)))
-        return false;
-    bool known = charge_find(process, tag, &living) == CUDA_SUCCESS, lives = living.share != 0;
-    if (lives)
-        charge_end(process, &living);
-    return known && !lives;
-}
-
-/* Under the lock of exports. */
-static uint32_t take_number(struct process *process, uint8_t tag[static TAG_SIZE]) {
-    for (uint32_t number = 1; number <= TAG_NUMBERS; number++) {
-        if (!is_free(process, number, tag))
-            continue;
-        process->exported.numbers |= bit_of(number);
-        return number;
+bool exports_hold(struct process *process, CUdeviceptr address, size_t size, struct exports *exports) {
+    CUdeviceptr base;
+    size_t length;
+    *exports = (struct exports){.known = true};
+    for (size_t done = 0; done < size; done += length - (address + done - base)) {
+        struct charge held;
+        bool found = REAL(cuMemGetAddressRange_v2)(&base, &length, address + done) == CUDA_SUCCESS;
+        if (found && !hold_at(process, base, &held, &found))
+            return false;
+        if (!found) {
+            exports->known = false;
+            return true;
+        }
+        if (held.share != 0 && !append(exports, held)) {
+            charge_end(process, &held);
+            return false;
+        }
     }
-    return 0;
+    return true;
 }
 
-/* Under the lock of exports. */
-static void give_number(struct process *process, uint32_t number) {
-    struct charge *name = &process->exported.names[number - 1];
-    if (name->share != 0)
-        charge_end(process, name);
-    *name = (struct charge){0};
-    process->exported.numbers &= ~bit_of(number);
+void exports_let_go(struct process *process, struct exports *exports) {
+    for (size_t i = 0; i < exports->count; i++)
+        charge_end(process, &exports->each[i]);
+    mapped_free(exports->each, exports->room * sizeof *exports->each);
 }
 
-/* Under the lock of exports. */
-static bool make_known(struct process *process, struct charge *charge, const uint8_t tag[static TAG_SIZE],
-                       struct charge *name) {
-    return charge->share == 0 ? charge_share(process, charge, tag) : charge_name(process, charge, tag, name);
+/* Shares that are held keep their numbers. */
+static bool are_same(const struct exports *a, const struct exports *b) {
+    bool same = a->known && b->known && a->count == b->count;
+    for (size_t i = 0; i < a->count && same; i++)
+        same = a->each[i].region == b->each[i].region && a->each[i].share == b->each[i].share;
+    return same;
 }
 
-uint32_t exports_share(struct process *process, struct charge *charge) {
-    uint8_t tag[TAG_SIZE];
-    exports_settle(process);
-    lock_take(&process->exported.lock);
-    uint32_t number = take_number(process, tag);
-    if (number != 0 && !make_known(process, charge, tag, &process->exported.names[number - 1])) {
-        give_number(process, number);
-        number = 0;
-    }
-    lock_give(&process->exported.lock);
-    return number != 0 ? number : EXPORTS_UNTRACKED;
-}
-
-void exports_mark(struct process *process, int descriptor, uint32_t number) {
-    if (number != EXPORTS_UNTRACKED && !tag_write(descriptor, number))
-        atomic_store(&process->exported.untracked, true);
-}
-
-void exports_see(struct process *process, int descriptor) {
-    lock_take(&process->exported.lock);
-    if (!watch(&process->exported.witness, descriptor))
-        process->exported.untracked = true; /* then all exports stay charged while this process lives */
-    lock_give(&process->exported.lock);
-}
-
-/* Under the lock of exports. */
-static bool may_live(struct process *process, uint32_t number) {
-    const struct exported *exported = &process->exported;
-    return exported->untracked || !is_witness(&exported->witness) || tag_is_alive(exported->witness.descriptor, number);
-}
-
-void exports_end(struct process *process, const struct charge *charge, uint32_t number) {
-    if (number == 0) {
-        charge_end(process, charge);
-        return;
-    }
-    if (number == EXPORTS_UNTRACKED)
-        return;
-    lock_take(&process->exported.lock);
-    if (may_live(process, number)) {
-        /* Without memory for the record, it stays charged until this process ends. */
-        objects_put(process, KIND_EXPORTED, (struct entry){.key = number, .charge = *charge});
-    } else {
-        charge_end(process, charge);
-        give_number(process, number);
-    }
-    lock_give(&process->exported.lock);
-}
-
-bool exports_settle(struct process *process) {
-    struct entry entry, gone;
-    bool any = false;
-    if (!process_has(process, KIND_EXPORTED))
-        return false;
-    lock_take(&process->exported.lock);
-    for (size_t at = 0; objects_next(process, KIND_EXPORTED, &at, &entry);) {
-        if (may_live(process, (uint32_t)entry.key) || !objects_remove(process, KIND_EXPORTED, entry.key, &gone))
-            continue;
-        at--; /* another one may be in its place */
-        charge_end(process, &gone.charge);
-        give_number(process, (uint32_t)gone.key);
-        any = true;
-    }
-    lock_give(&process->exported.lock);
-    return any;
+bool exports_mark(struct process *process, CUdeviceptr address, size_t size, const struct exports *exports,
+                  int descriptor) {
+    struct exports now;
+    bool marked = true;
+    for (size_t i = 0; i < exports->count && marked; i++)
+        marked = charge_export(process, &exports->each[i], descriptor);
+    bool same = exports_hold(process, address, size, &now) && are_same(exports, &now);
+    exports_let_go(process, &now);
+    return marked && same;
 }

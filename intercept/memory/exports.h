@@ -1,35 +1,37 @@
 /*
- * Memory that was exported as a file descriptor. The driver keeps it as long as any copy of the descriptor is open,
- * even if nothing else uses it: for example in flight to another process. So when this process has released exported
- * memory, its charge stays until the last copy is closed. A process that imports the memory holds its share itself.
+ * Memory that is exported as a descriptor. The driver keeps it as long as any copy of the descriptor is open, in this
+ * process, in another one, or in flight to one. Its charge becomes a share whose tag the descriptor carries
+ * (region/tags.h), so it is counted as long, whoever has ended.
  *
- * An export has a number, which is written on its descriptors (tags.h). exported.lock protects the numbers and the
- * witness, a descriptor through which the kernel is queried about them.
+ * The shares are held from before the driver is called until the descriptor has their tags: another thread may free the
+ * memory meanwhile.
  */
 #ifndef TRANCHE_EXPORTS_H
 #define TRANCHE_EXPORTS_H
 
 #include "state/charge.h"
 
-/* The driver has exported memory as this descriptor. Called before exports_share. */
-void exports_see(struct process *process, int descriptor);
+/* The end of a call that exported memory as a descriptor, with the share that was held (none for memory of another claim),
+ * and whether the memory is still the same. Closes the descriptor if the program must not get it. */
+CUresult exports_done(struct process *process, const struct charge *held, bool same, int descriptor);
 
-/* The number of exports without one of the TAG_NUMBERS numbers. It cannot be seen when their descriptors are closed, so
- * they stay charged until this process ends. A process that imports such memory is charged too. */
-#define EXPORTS_UNTRACKED (TAG_NUMBERS + 1)
+/* A line on stderr about memory that cannot be exported. Returns the error. */
+CUresult exports_refused(void);
 
-/* Makes a charge a share, or gives another process's share one more name. Returns the number for its descriptors;
- * EXPORTS_UNTRACKED if all numbers are in use or the region has no room. Never 0. */
-uint32_t exports_share(struct process *process, struct charge *charge);
+/* The shares of all memory in a range of addresses. */
+struct exports {
+    struct charge *each;
+    size_t count, room;
+    bool known; /* all memory in the range is recorded: what is not, another thread is allocating or freeing */
+};
 
-/* Writes a number on a descriptor. */
-void exports_mark(struct process *process, int descriptor, uint32_t number);
+/* Holds them; memory of another claim has none. False if some cannot be counted: then those that were held are to be let go
+ * of all the same. */
+bool exports_hold(struct process *process, CUdeviceptr address, size_t size, struct exports *exports);
+void exports_let_go(struct process *process, struct exports *exports);
 
-/* This process has released what was exported with this number: ends the charge, and frees the number, now or in
- * exports_settle. */
-void exports_end(struct process *process, const struct charge *charge, uint32_t number);
-
-/* Ends the charges of exports whose descriptors are closed by now. Costs one load if there are none. True if one ended. */
-bool exports_settle(struct process *process);
+/* Writes their tags on a descriptor. False if that fails, or if the range has other memory by now. */
+bool exports_mark(struct process *process, CUdeviceptr address, size_t size, const struct exports *exports,
+                  int descriptor);
 
 #endif

@@ -1,21 +1,21 @@
 #include "memory/physical.h"
 
-#include "memory/exports.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
-#include "memory/tags.h"
 #include "system/mapped.h"
 
 /* Sizes of mappings are multiples of 4 KiB. */
 #define MAPPING_SHIFT 12
 
 /*
- * KIND_PHYSICAL maps a handle to a number. KIND_PHYSICAL_MEMORY has, by that number, the charge, the handle, and a
- * reference for each handle, mapping and binding. KIND_PHYSICAL_EXPORT has, by the number, the number of its export.
- * Memory is identified by its number, since the driver may reuse a handle before all references to the former memory
+ * KIND_PHYSICAL maps a handle to a number, until the memory ends. KIND_PHYSICAL_MEMORY has, by that number, the charge, the handle, and a
+ * reference for each handle, mapping and binding. Memory is identified by its number, since the driver may reuse a handle before all references to the former memory
  * are removed. The lowest bit of a number is set for multicast objects.
  */
 #define STEP 2
+
+/* The `references` of a KIND_PHYSICAL are those handles of the memory that no thread is releasing, beyond this number. */
+#define NAMED (UINT32_C(1) << 20)
 
 /* In the place of a binding: none, and a number that no other has. */
 #define NOWHERE (UINT64_C(1) << 63)
@@ -29,19 +29,11 @@ uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle h
     return process != NULL && objects_find(process, KIND_PHYSICAL, handle, &name) ? name.with : 0;
 }
 
-static uint32_t export_of(struct process *process, uint64_t number) {
-    struct entry exported;
-    return objects_find(process, KIND_PHYSICAL_EXPORT, number, &exported) ? (uint32_t)exported.with : 0;
-}
-
-/* Exported memory may live on in descriptors: see exports.h. */
 static void end(struct process *process, const struct entry *memory) {
-    struct entry exported = {0};
     objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key);
-    objects_remove(process, KIND_PHYSICAL_EXPORT, memory->key, &exported);
     if (is_multicast(memory->key))
         physical_whole_ended(process, KIND_BINDING, memory->key);
-    exports_end(process, &memory->charge, (uint32_t)exported.with);
+    charge_end(process, &memory->charge);
 }
 
 /* Memory that had the handle before keeps its number, by which its references are still to be removed. */
@@ -50,7 +42,7 @@ static bool record(struct process *process, bool multicast, CUmemGenericAllocati
     struct entry memory = {.key = number, .references = 1, .charge = charge, .with = handle}, gone;
     if (!objects_put(process, KIND_PHYSICAL_MEMORY, memory))
         return false;
-    if (objects_put(process, KIND_PHYSICAL, (struct entry){.key = handle, .with = number}))
+    if (objects_put(process, KIND_PHYSICAL, (struct entry){.key = handle, .with = number, .references = NAMED + 1}))
         return true;
     objects_remove(process, KIND_PHYSICAL_MEMORY, number, &gone);
     return false;
@@ -74,13 +66,15 @@ bool physical_imported(struct process *process, bool multicast, CUmemGenericAllo
     /* Another thread that imports the same memory now gets the same handle, and must not record it a second time. */
     lock_take(&process->importing);
     uint64_t number = physical_number(process, handle);
-    struct entry memory;
+    struct entry memory, name;
     bool is_known = number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
     if (is_known && (memory.charge.share != charge.share || memory.charge.region != charge.region ||
                      memory.charge.unpaid != charge.unpaid || is_multicast(number) != multicast)) {
         physical_drop(process, number); /* other memory, which had this handle before */
         is_known = false;
     }
+    if (is_known)
+        objects_refer(process, KIND_PHYSICAL, handle, 1, &name);
     bool is_new = !is_known && record(process, multicast, handle, charge);
     lock_give(&process->importing);
     if (!is_new)
@@ -113,9 +107,24 @@ static const struct release *release_at(const struct releases *releases, size_t 
 
 void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases) {
     struct release *release = next_release(releases);
-    release->holder = KINDS;
-    release->number = physical_number(process, handle);
+    struct entry *name = &release->holding;
+    *release = (struct release){.holder = KINDS};
+    if (objects_refer(process, KIND_PHYSICAL, handle, -1, name))
+        release->number = name->with;
     releases->count++;
+}
+
+bool physical_has_handle(struct process *process, CUmemGenericAllocationHandle handle, uint64_t number) {
+    struct entry name;
+    return objects_find(process, KIND_PHYSICAL, handle, &name) && name.with == number && name.references > NAMED;
+}
+
+bool physical_retained(struct process *process, CUmemGenericAllocationHandle handle) {
+    struct entry name;
+    if (!physical_hold(process, physical_number(process, handle)))
+        return false;
+    objects_refer(process, KIND_PHYSICAL, handle, 1, &name);
+    return true;
 }
 
 /* Removes a mapping or binding. Returns a mapping's size >> MAPPING_SHIFT; 0 if there is none. */
@@ -140,12 +149,15 @@ void physical_unbind(struct process *process, enum kind kind, uint64_t whole, ui
 }
 
 void physical_released(struct process *process, struct releases *releases, CUresult result) {
+    struct entry name;
     for (size_t i = 0; i < releases->count; i++) {
         const struct release *release = release_at(releases, i);
         if (result == CUDA_SUCCESS)
             physical_drop(process, release->number);
         else if (release->holder != KINDS)
             objects_put(process, release->holder, release->holding);
+        else if (release->number != 0)
+            objects_refer(process, KIND_PHYSICAL, release->holding.key, 1, &name);
     }
     mapped_free(releases->many, releases->room * sizeof *releases->many);
 }
@@ -179,30 +191,20 @@ CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHan
     return result;
 }
 
-/* Memory that is charged as it is mapped cannot be a share: its size is not final. */
-static uint32_t make_export(struct process *process, uint64_t number) {
+/* Memory that is charged as it is mapped cannot be a share: its size is not final. `exporting`: of several threads that
+ * export the same memory, one makes the share. */
+bool physical_exporting(struct process *process, uint64_t number, struct charge *held) {
     struct entry memory;
-    if (!objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) || memory.charge.unpaid)
-        return EXPORTS_UNTRACKED;
-    struct charge share = memory.charge;
-    uint32_t exported = exports_share(process, &share);
-    objects_replace(process, KIND_PHYSICAL_MEMORY, &memory, share, memory.with);
-    return exported;
-}
-
-/* `sharing`: of several threads that export the same memory, one makes the share. */
-uint32_t physical_share(struct process *process, uint64_t number, bool by_descriptor) {
-    lock_take(&process->exported.sharing);
-    uint32_t known = export_of(process, number), exported = known;
-    if (!by_descriptor)
-        exported = EXPORTS_UNTRACKED;
-    else if (known == 0)
-        exported = make_export(process, number);
-    if (exported != known &&
-        !objects_put(process, KIND_PHYSICAL_EXPORT, (struct entry){.key = number, .with = exported}))
-        exported = 0;
-    lock_give(&process->exported.sharing);
-    return exported;
+    *held = (struct charge){0};
+    lock_take(&process->exporting);
+    bool found = objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory), done = found;
+    if (found && !memory.charge.unpaid) {
+        struct charge share = memory.charge;
+        done = charge_exporting(process, &share, held);
+        objects_replace(process, KIND_PHYSICAL_MEMORY, &memory, share, memory.with);
+    }
+    lock_give(&process->exporting);
+    return done;
 }
 
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number) {

@@ -25,6 +25,12 @@ uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle h
  * thread may release the handle at once after. False if there is no such memory. */
 bool physical_hold(struct process *process, uint64_t number);
 
+/* Adds a reference for a handle that the driver has returned once more. False if its memory is not recorded. */
+bool physical_retained(struct process *process, CUmemGenericAllocationHandle handle);
+
+/* Whether it is a handle of this memory that no thread has released. */
+bool physical_has_handle(struct process *process, CUmemGenericAllocationHandle handle, uint64_t number);
+
 /* The same by a handle, for a use of that many bytes. Charges them if the memory was imported from outside of the
  * claim. `number` is 0 for memory that is not recorded. */
 CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes,
@@ -57,10 +63,9 @@ void physical_unbind(struct process *process, enum kind kind, uint64_t whole, ui
 void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases);
 void physical_released(struct process *process, struct releases *releases, CUresult result);
 
-/* Memory that the caller holds was exported. Returns the number for the descriptor (exports.h), or EXPORTS_UNTRACKED
- * for another kind of handle, whose end cannot be seen. 0 if there is no memory for the record: then the program must
- * not get the handle. */
-uint32_t physical_share(struct process *process, uint64_t number, bool by_descriptor);
+/* Memory that the caller holds is about to be exported: see charge_exporting. Memory of another claim is charged to whoever
+ * maps it: then `held` has no share. */
+bool physical_exporting(struct process *process, uint64_t number, struct charge *held);
 
 /* Records a mapping. The caller holds the memory for it. */
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number);

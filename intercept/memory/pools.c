@@ -1,10 +1,8 @@
 #include "memory/pools.h"
 
 #include "driver/cuda_real.h"
-#include "memory/exports.h"
 #include "memory/objects.h"
 #include "memory/streams.h"
-#include "memory/tags.h"
 #include "system/mapped.h"
 
 #define GROWTH_PAGES (POOLS_GROWTH_BYTES >> REGION_PAGE_SHIFT)
@@ -20,7 +18,6 @@ struct pool {
     _Atomic bool destroying;      /* the driver is destroying it, and may reuse its handle */
     bool placed;                  /* the region of its charge is final */
     _Atomic uint32_t allocations; /* that exist */
-    uint32_t export;              /* the number that exported descriptors carry */
     struct charge charge;         /* what the driver has reserved */
     struct charge headroom;       /* taken for growth; in this process's own slot, even if the pool is a share */
     /* Of the memory of graphs: */
@@ -41,7 +38,6 @@ static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice 
     }
     if (idle != NULL) {
         idle->destroyed = idle->placed = false;
-        idle->export = 0;
     } else if ((idle = mapped_new(sizeof *idle)) != NULL) {
         idle->next = atomic_load(&process->pools.first);
         atomic_store(&process->pools.first, idle);
@@ -187,19 +183,16 @@ static bool is_ending(const struct pool *pool) {
 
 static void end_if_released(struct process *process, struct pool *pool) {
     struct charge rest = {0};
-    uint32_t number = 0;
     if (!atomic_load(&pool->destroyed))
         return;
     lock_take(&pool->lock);
     if (is_ending(pool) && streams_are_idle(process)) {
         rest = pool->charge;
-        number = pool->export;
         pool->charge = (struct charge){0};
-        pool->export = 0;
     }
     lock_give(&pool->lock);
     if (rest.pages != 0 || rest.share != 0)
-        exports_end(process, &rest, number);
+        charge_end(process, &rest);
 }
 
 /* Querying the streams may shrink pools, so it comes first. */
@@ -236,12 +229,12 @@ static bool may_shrink(struct pool *pool, int gpu) {
 }
 
 bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
-    bool exported = exports_settle(process), any = atomic_load(&process->streams.waiting) != 0;
+    bool any = atomic_load(&process->streams.waiting) != 0;
     struct pool *first = atomic_load(&process->pools.first);
     for (struct pool *pool = first; pool != NULL && !any; pool = pool->next)
         any = may_shrink(pool, gpu);
     if (!any)
-        return exported;
+        return false;
     if (effort == POOLS_AFTER_WAITING)
         streams_wait(process);
     for (struct pool *pool = first; pool != NULL; pool = pool->next)
@@ -408,7 +401,7 @@ void pools_graphs_after(struct process *process, struct pool *pool, struct graph
 
 /* --- allocations in pools ----------------------------------------------------------------------------------------- */
 
-static struct pool *pool_of(const struct entry *memory) {
+struct pool *pools_of(const struct entry *memory) {
     return (struct pool *)(uintptr_t)memory->with; /* NOLINT(performance-no-int-to-ptr) */
 }
 
@@ -419,7 +412,7 @@ bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *m
 
 void pools_freed(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
                  CUresult result) {
-    struct pool *pool = pool_of(memory);
+    struct pool *pool = pools_of(memory);
     if (result != CUDA_SUCCESS) {
         objects_put(process, KIND_POOL_MEMORY, *memory);
         return;
@@ -450,7 +443,7 @@ void pools_primary_ended(struct process *process) {
 void pools_address_taken(struct process *process, CUdeviceptr address) {
     struct entry memory;
     if (objects_remove(process, KIND_POOL_MEMORY, address, &memory))
-        atomic_fetch_sub(&pool_of(&memory)->allocations, 1);
+        atomic_fetch_sub(&pools_of(&memory)->allocations, 1);
 }
 
 bool pools_destroying(struct process *process, struct pool *pool) {
@@ -473,16 +466,11 @@ void pools_destroyed(struct process *process, struct pool *pool, CUresult result
         pools_settle(process);
 }
 
-uint32_t pools_share(struct process *process, struct pool *pool) {
+bool pools_exporting(struct process *process, struct pool *pool, struct charge *held) {
     lock_take(&pool->lock);
-    if (pool->export == 0) {
-        pool->charge.gpu = (uint8_t)(pool->gpu & 0x7f);
-        if (pool->charge.pages == 0) /* not placed yet: in the region of the GPU's first claim */
-            pool->charge.region = (uint8_t)(pool->gpu & 0x7f);
-        uint32_t number = exports_share(process, &pool->charge);
-        pool->export = number != EXPORTS_UNTRACKED ? number : 0;
-    }
-    uint32_t number = pool->export;
+    if (!is_placed(pool)) /* in the region of the GPU's first claim */
+        pool->charge = (struct charge){.region = (uint8_t)(pool->gpu & 0x7f), .gpu = (uint8_t)(pool->gpu & 0x7f)};
+    bool done = charge_exporting(process, &pool->charge, held);
     lock_give(&pool->lock);
-    return number;
+    return done;
 }

@@ -97,7 +97,8 @@ struct pool *pools_find(struct process *process, CUmemoryPool handle);
 bool pools_destroying(struct process *process, struct pool *pool); /* false if another thread does so already */
 void pools_destroyed(struct process *process, struct pool *pool, CUresult result);
 
-/* Makes a pool's charge a share. Returns the number for exported descriptors (exports.h); 0 if there is none left. */
-uint32_t pools_share(struct process *process, struct pool *pool);
+/* A pool is about to be exported: see charge_exporting. */
+struct pool *pools_of(const struct entry *memory); /* by an allocation's record */
+bool pools_exporting(struct process *process, struct pool *pool, struct charge *held);
 
 #endif

@@ -46,15 +46,6 @@ static bool open_one(struct claims *claims, const char *directory, const char *i
     return true;
 }
 
-/* As getdents64(2) returns it; readdir would use the program's malloc. */
-struct directory_entry {
-    uint64_t inode;
-    int64_t offset;
-    uint16_t length;
-    uint8_t type;
-    char name[];
-};
-
 /* Adds the claim IDs among a directory's entries to sorted ones; false if there are too many. */
 static bool add_ids(char ids[static CLAIMS_MAX][REGION_CLAIM_ID_LENGTH + 1], unsigned *count, const char *entries,
                     long size) {

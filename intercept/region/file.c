@@ -1,5 +1,6 @@
 /* Opening, mapping and closing a region, and the locks on its slots. Errors are texts, for the one line that explain()
  * writes. */
+#include "region/tags.h"
 #include "region/words.h"
 #include "system/calls.h"
 #include "system/mapped.h"
@@ -175,7 +176,7 @@ static bool read_usage(struct region *region, const char *id, char why[static RE
 
 bool region_open(struct region *region, const char *directory, const char *id, char why[static REGION_WHY]) {
     memset(region, 0, sizeof *region);
-    region->slot = region->descriptor = region->holder.descriptor = -1;
+    region->slot = region->descriptor = region->holder.descriptor = region->witness = -1;
     region->queue.socket = region->holder.queue.socket = -1;
     if (strlen(id) != REGION_CLAIM_ID_LENGTH)
         return region_fail(why, "%s is not a claim ID", id);
@@ -253,7 +254,7 @@ bool region_look(struct region *region, char why[static REGION_WHY]) {
 
 static bool take_slot(struct region *region, char why[static REGION_WHY]) {
     struct region_usage *usage = region->usage;
-    int index = region_take_slot(region, region->descriptor);
+    int index = region_take_slot(region, region->descriptor, REGION_SLOT_COUNT);
     if (index < 0 && errno == EUCLEAN)
         return region_fail(why, "%s is damaged: its slots have invalid contents", region->usage_path);
     if (index < 0 && errno == EAGAIN)
@@ -300,6 +301,7 @@ void region_close(struct region *region) {
         region_queue_close(&region->queue);
     }
     mapped_free((void *)(uintptr_t)region->limit, REGION_LIMIT_SIZE);
+    tag_close_witness(&region->witness);
     region->usage = NULL;
     region->limit = NULL;
     region->slot = region->descriptor = -1;

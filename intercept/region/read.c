@@ -46,21 +46,24 @@ struct view {
 };
 
 /* Reads all slots once. */
-static void read_slots(const struct region_usage *usage, int fd, enum region_ledger ledger, struct view *view) {
+static void read_slots(struct region *region, int fd, enum region_ledger ledger, struct view *view) {
+    const struct region_usage *usage = region->usage;
     view->total = atomic_load(&usage->sums[ledger].total);
     view->pages = 0;
     struct pending pending = pending_of(usage, ledger, view->total);
     uint64_t end = atomic_load(&usage->high_water);
+    struct tag_search search = {.witness = &region->witness};
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT; i++) {
         const struct region_slot *slot = &usage->slots[i];
         uint64_t pages = held_pages(&slot->held[ledger], i, &pending);
         bool visits = view->visit != NULL && life_kind(atomic_load(&slot->life)) == REGION_KIND_PROCESS;
-        if ((pages == 0 && !visits) || !region_slot_owned(fd, i))
+        if ((pages == 0 && !visits) || !region_slot_owned(region, fd, i, &search))
             continue;
         view->pages += pages;
         if (visits)
             view->visit(atomic_load(&slot->pid), pages, atomic_load(&slot->contexts), view->arg);
     }
+    tag_search_end(&search);
 }
 
 /* To query locks. */
@@ -69,13 +72,13 @@ static int open_usage(const struct region *region) {
     return region_mapped_intact(region) ? region_open_usage(region, O_RDONLY, why) : -1;
 }
 
-uint64_t region_read_used_bytes(const struct region *region, enum region_ledger ledger) {
+uint64_t region_read_used_bytes(struct region *region, enum region_ledger ledger) {
     uint64_t pages = PAGES_MAX;
     int error = errno, fd = open_usage(region);
     struct view view = {.visit = NULL};
     /* If the total is unchanged, what was read is consistent. */
     for (int i = 0; i < READS_MAX && fd >= 0; i++) {
-        read_slots(region->usage, fd, ledger, &view);
+        read_slots(region, fd, ledger, &view);
         pages = view.pages < PAGES_MAX ? view.pages : PAGES_MAX;
         if (atomic_load(&region->usage->sums[ledger].total) == view.total)
             break;
@@ -90,7 +93,7 @@ int region_each(struct region *region, visit_function *fn, void *arg) {
     int error = errno, fd = atomic_load(&region->broken) ? -1 : open_usage(region);
     struct view view = {.visit = fn, .arg = arg};
     if (fd >= 0) {
-        read_slots(region->usage, fd, REGION_GPU, &view);
+        read_slots(region, fd, REGION_GPU, &view);
         call_close(fd);
     }
     errno = error;

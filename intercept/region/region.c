@@ -73,6 +73,12 @@
  * final; if it was read before `life`, it is the share's own and no successor's. No query of the lock is needed then:
  * any process can go on with step 3.
  *
+ * The driver keeps a share's memory, too, as long as a descriptor is open that it was exported as. So in step 2 the
+ * reaper also queries, after the lock, whether any open file description has the share's tag (tags.h). Only a process
+ * that holds the share exports it: it writes `target` and the tag while it does. Whoever takes the memory from a
+ * descriptor attaches to the share before it closes that. So if the reaper finds neither a lock nor then a description,
+ * and `life` is unchanged, there is none.
+ *
  * Sequence numbers have 24 bits. A process that stops between reading a word and its compare-and-swap is misled only if
  * the word has the same value in every bit after a multiple of 2^24 operations.
  *
@@ -289,12 +295,20 @@ static void take_back(struct region_usage *usage, enum region_ledger ledger, uns
     }
 }
 
-bool region_slot_owned(int fd, unsigned index) {
-    short type = F_WRLCK;
-    return region_lock_slot(fd, F_OFD_GETLK, index, &type) != 0 || type != F_UNLCK;
+static bool is_exported(const struct region_slot *slot, struct tag_search *search) {
+    uint64_t file = atomic_load(&slot->target);
+    return life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE && file != 0 &&
+           tag_is_alive(search, file, atomic_load(&slot->tag));
 }
 
-bool region_reap_slot(struct region_usage *usage, int fd, unsigned index) {
+bool region_slot_owned(struct region *region, int fd, unsigned index, struct tag_search *search) {
+    short type = F_WRLCK;
+    return region_lock_slot(fd, F_OFD_GETLK, index, &type) != 0 || type != F_UNLCK ||
+           is_exported(&region->usage->slots[index], search);
+}
+
+bool region_reap_slot(struct region *region, int fd, unsigned index, struct tag_search *search) {
+    struct region_usage *usage = region->usage;
     struct region_slot *slot = &usage->slots[index];
     for (int attempt = 0; attempt < REAP_ATTEMPTS; attempt++) {
         uint64_t committed[REGION_LEDGER_COUNT], pages = 0;
@@ -308,7 +322,7 @@ bool region_reap_slot(struct region_usage *usage, int fd, unsigned index) {
         uint64_t life = atomic_load(&slot->life);
         if (life_kind(life) != REGION_KIND_ENDED) {
             STEP("reap: before question");
-            if (region_slot_owned(fd, index))
+            if (region_slot_owned(region, fd, index, search))
                 return false;
             STEP("reap: dead");
             if (life_kind(life) == REGION_KIND_SHARE &&
@@ -353,10 +367,12 @@ void region_reap(struct region *region) {
         settled_total(usage, (enum region_ledger)i);
     int fd = region_open_query(region, &gone);
     uint64_t end = atomic_load(&usage->high_water);
+    struct tag_search search = {.witness = &region->witness};
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && fd >= 0 && !gone; i++)
         if ((int)i != region->slot && !is_empty(&usage->slots[i]) &&
             (fd != region->descriptor || region_is_usage(region, fd)))
-            region_reap_slot(usage, fd, i);
+            region_reap_slot(region, fd, i, &search);
+    tag_search_end(&search);
     region_close_query(region, fd);
     if (gone || !region_sums_agree(usage, REGION_GPU) || !region_sums_agree(usage, REGION_SPILL) ||
         !region_mapped_intact(region))
@@ -389,16 +405,15 @@ static bool has_room(int fd, unsigned index) {
 }
 
 /* Locks a slot and empties it. False with EAGAIN (or EACCES) if another process has it. */
-static bool take(struct region *region, int fd, unsigned index) {
+static bool take(struct region *region, int fd, unsigned index, struct tag_search *search) {
     struct region_usage *usage = region->usage;
-    if (!has_room(fd, index))
-        return false;
     errno = EAGAIN;
     /* This process's own read lock on a share would not refuse it. */
-    if (region->holds != NULL && region->holds[index].held)
+    if ((region->holds != NULL && region->holds[index].held) || !has_room(fd, index))
         return false;
+    errno = EAGAIN;
     /* Reaped before it is locked: if this process is stopped in between, no other could reap it. */
-    if (!region_reap_slot(usage, fd, index))
+    if (!region_reap_slot(region, fd, index, search))
         return false;
     STEP("slot: before lock");
     short type = F_WRLCK;
@@ -407,7 +422,7 @@ static bool take(struct region *region, int fd, unsigned index) {
     STEP("slot: locked");
     raise_to(&usage->high_water, index + 1);
     /* This process's own lock is not reported, so this finds only what a process left that came and died meanwhile. */
-    if (region_reap_slot(usage, fd, index)) {
+    if (region_reap_slot(region, fd, index, search)) {
         STEP("slot: emptied");
         return true;
     }
@@ -417,23 +432,32 @@ static bool take(struct region *region, int fd, unsigned index) {
     return false;
 }
 
-int region_take_slot(struct region *region, int fd) {
+static int take_slot(struct region *region, int fd, unsigned end, struct tag_search *search) {
     struct region_usage *usage = region->usage;
     /* Few slots are used, since every search for dead processes reads all slots that ever were. Each process starts at
      * another slot, so that hundreds of processes that start at once do not all try the same ones. */
     unsigned range = SLOTS_FIRST, refused = 0;
-    while (range < REGION_SLOT_COUNT && range < atomic_load(&usage->high_water))
+    while (range < end && range < atomic_load(&usage->high_water))
         range *= 2;
+    range = range < end ? range : end;
     /* A second round, for slots that became free behind the search. */
-    for (unsigned last = 0; last < 2 * REGION_SLOT_COUNT; last += range == REGION_SLOT_COUNT) {
+    for (unsigned last = 0; last < 2 * end; last += range == end) {
         unsigned index = (unsigned)(atomic_fetch_add(&usage->next_slot, 1) % range);
-        if (take(region, fd, index))
+        if (take(region, fd, index, search))
             return (int)index;
         if (errno != EAGAIN && errno != EACCES)
             return -1;
-        if (++refused % REFUSED_MAX == 0 && range < REGION_SLOT_COUNT)
-            range *= 2;
+        if (++refused % REFUSED_MAX == 0)
+            range = 2 * range < end ? 2 * range : end;
     }
     errno = EAGAIN;
     return -1;
+}
+
+int region_take_slot(struct region *region, int fd, unsigned end) {
+    struct tag_search search = {.witness = &region->witness};
+    int index = take_slot(region, fd, end, &search), error = errno;
+    tag_search_end(&search);
+    errno = error;
+    return index;
 }

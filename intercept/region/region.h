@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define REGION_VERSION 2u
+#define REGION_VERSION 3u
 
 #define REGION_LIMIT_FILE "limit"
 #define REGION_USAGE_FILE "usage"
@@ -27,7 +27,6 @@
 
 #define REGION_CLAIM_ID_LENGTH 8 /* hex characters, no NUL */
 #define REGION_GPU_UUID_SIZE 80  /* NVML's string, padded with NUL */
-#define REGION_TAG_SIZE 16
 
 #define REGION_PAGE_SHIFT 16 /* the unit of accounting: 64 KiB */
 #define REGION_LEDGER_COUNT 2u
@@ -46,7 +45,7 @@
 #define REGION_OP_MOVE_SLOT_BITS 12
 #define REGION_OP_MOVE_PAGES_BITS 27
 #define REGION_COMMITTED_PAGES_BITS 40
-#define REGION_LIFE_KIND_BITS 2
+#define REGION_LIFE_KIND_BITS 3
 
 /* The kinds of memory that are accounted for. */
 enum region_ledger {
@@ -60,6 +59,7 @@ enum region_kind {
     REGION_KIND_PROCESS,
     REGION_KIND_SHARE, /* memory that may outlive the process that allocated it */
     REGION_KIND_ENDED, /* a former share, which no process holds or can attach */
+    REGION_KIND_NAME,  /* a further tag of a share */
 };
 
 /* The file `limit`. */
@@ -87,10 +87,11 @@ struct region_held {
 /* A process or a share in the file `usage`; one cache line. */
 struct region_slot {
     struct region_held held[REGION_LEDGER_COUNT];
-    _Atomic int32_t pid;                       /* in the process's own namespace; 0 for a share; informational */
-    _Atomic int32_t contexts;                  /* CUDA contexts that exist; informational */
-    _Atomic uint64_t tag[REGION_TAG_SIZE / 8]; /* by which a share is found */
-    _Atomic uint64_t life;                     /* {generation, kind} */
+    _Atomic int32_t pid;      /* in the process's own namespace; 0 for a share; informational */
+    _Atomic int32_t contexts; /* CUDA contexts that exist; informational */
+    _Atomic uint64_t tag;     /* by which a share is found, and its exported descriptors are known (tags.h) */
+    _Atomic uint64_t target;  /* of a share: the file that it was exported as, 0: none; of a name: the share's tag */
+    _Atomic uint64_t life;    /* {generation, kind} */
 };
 
 /* The sum of one ledger. */
@@ -168,6 +169,8 @@ struct region {
     _Atomic bool broken;
     struct region_holder holder;
     struct region_hold *holds; /* by slot; NULL before the first share */
+    unsigned names;            /* that this process has given to shares */
+    _Atomic int witness;       /* see tags.h */
     uint64_t device, inode;    /* of `usage` */
     uint64_t context_bytes;    /* what one CUDA context costs on this GPU */
     char gpu_uuid[REGION_GPU_UUID_SIZE];
@@ -229,13 +232,17 @@ void region_reap(struct region *region);
 int region_each(struct region *region, void (*fn)(int32_t pid, uint64_t pages, int32_t contexts, void *arg), void *arg);
 
 /*
- * Shares: GPU memory that outlives the process that allocated it, because other processes use it too. A share is
- * counted as long as any process of the claim holds it. Only its maker changes its size, and only while the maker holds
- * it. A process holds a share once: attaching it again returns the same slot.
+ * Shares: GPU memory that outlives the process that allocated it, because other processes use it too, or a descriptor
+ * keeps it. A share is counted as long as any process of the claim holds it, and as long as a descriptor that it was
+ * exported as is open anywhere. Only its maker changes its size, and only while the maker holds it. A process holds a
+ * share once: attaching it again returns the same slot.
  */
 
+/* Some slots are left to processes. */
+#define REGION_SHARES_MAX (REGION_SLOT_COUNT - 256)
+
 /* Makes an empty share that this process holds. Returns its slot; -1 if there is no free slot or the region is broken. */
-int region_share_new(struct region *region, const uint8_t tag[REGION_TAG_SIZE]);
+int region_share_new(struct region *region, uint64_t tag);
 
 enum region_result region_share_reserve(struct region *region, int share, uint64_t pages);
 void region_share_release(struct region *region, int share, uint64_t pages);
@@ -244,14 +251,18 @@ void region_share_release(struct region *region, int share, uint64_t pages);
  * the slot does not hold as many. */
 enum region_result region_share_adopt(struct region *region, int share, uint64_t pages);
 
-/* Gives a share that this process holds one more tag. Returns a slot; the tag is valid until the process detaches that
- * slot. The second half of both tags is zero. -1 if there is no free slot. */
-int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]);
+/* Gives a share that this process holds one more tag, until it detaches the share, or the slot that this returns: the
+ * share's own if it is called so. -1 if there is no free slot. */
+int region_share_name(struct region *region, int share, uint64_t tag);
+
+/* The driver has exported a share that this process holds as this descriptor, which keeps its memory. False if it cannot
+ * be seen when the descriptor is closed. */
+bool region_share_export(struct region *region, int share, int descriptor);
 
 /* Takes hold of the share with this tag. Returns its slot; -1 if there is none; REGION_SHARE_UNKNOWN if it could not be
  * searched for: the process has no descriptor or memory left, or the region is broken. */
 #define REGION_SHARE_UNKNOWN (-2)
-int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE]);
+int region_share_attach(struct region *region, uint64_t tag);
 
 /* Lets go of a share. If no other process holds it, its pages are given back at once. */
 void region_share_detach(struct region *region, int share);

@@ -5,6 +5,7 @@
  * and its file position, which no other description of the file has, identifies it. If the descriptor is gone, a new
  * description takes the same locks.
  */
+#include "region/tags.h"
 #include "region/words.h"
 #include "system/calls.h"
 #include "system/mapped.h"
@@ -97,22 +98,18 @@ static struct region_hold *made(const struct region *region, int share) {
 
 /* --- making and changing ------------------------------------------------------------------------------------------ */
 
-struct tag {
-    uint64_t words[REGION_TAG_SIZE / 8];
-};
-
-static int make_share(struct region *region, struct tag tag) {
+static int make_slot(struct region *region, enum region_kind kind, uint64_t tag, uint64_t target) {
     int fd = holder(region);
-    int index = fd >= 0 && make_holds(region) ? region_take_slot(region, fd) : -1;
+    int index = fd >= 0 && make_holds(region) ? region_take_slot(region, fd, REGION_SHARES_MAX) : -1;
     if (index < 0)
         return -1;
     struct region_slot *slot = &region->usage->slots[index];
     atomic_store(&slot->pid, 0);
     atomic_store(&slot->contexts, 0);
-    for (unsigned i = 0; i < REGION_TAG_SIZE / 8; i++)
-        atomic_store(&slot->tag[i], tag.words[i]);
+    atomic_store(&slot->tag, tag);
+    atomic_store(&slot->target, target);
     STEP("share: named");
-    atomic_store(&slot->life, next_life(atomic_load(&slot->life), REGION_KIND_SHARE));
+    atomic_store(&slot->life, next_life(atomic_load(&slot->life), kind));
     region->holds[index] =
         (struct region_hold){.held = true, .made = true, .expected = atomic_load(&slot->held[REGION_GPU].committed)};
     STEP("share: alive");
@@ -124,11 +121,9 @@ static int make_share(struct region *region, struct tag tag) {
     return index;
 }
 
-int region_share_new(struct region *region, const uint8_t tag[REGION_TAG_SIZE]) {
-    struct tag words;
+int region_share_new(struct region *region, uint64_t tag) {
     int error = errno;
-    memcpy(&words, tag, sizeof words);
-    int index = usable(region) ? make_share(region, words) : -1;
+    int index = usable(region) ? make_slot(region, REGION_KIND_SHARE, tag, 0) : -1;
     errno = error;
     return index;
 }
@@ -155,17 +150,12 @@ enum region_result region_share_adopt(struct region *region, int share, uint64_t
 
 /* --- holding ------------------------------------------------------------------------------------------------------ */
 
-static bool has_tag(const struct region_slot *slot, struct tag tag) {
-    if (life_kind(atomic_load(&slot->life)) != REGION_KIND_SHARE)
-        return false;
-    for (unsigned i = 0; i < REGION_TAG_SIZE / 8; i++)
-        if (atomic_load(&slot->tag[i]) != tag.words[i])
-            return false;
-    return true;
+static bool has_tag(const struct region_slot *slot, enum region_kind kind, uint64_t tag) {
+    return life_kind(atomic_load(&slot->life)) == kind && atomic_load(&slot->tag) == tag;
 }
 
 /* Takes hold of a share that was found to have this tag. False if it ended meanwhile. */
-static bool attach(struct region *region, int fd, unsigned index, struct tag tag) {
+static bool attach(struct region *region, int fd, unsigned index, uint64_t tag) {
     struct region_slot *slot = &region->usage->slots[index];
     STEP("attach: before lock");
     if (!lock_share(fd, (int)index, F_RDLCK)) /* another process is taking the slot */
@@ -173,7 +163,7 @@ static bool attach(struct region *region, int fd, unsigned index, struct tag tag
     STEP("attach: locked");
     /* No process can take the slot now. But one may have done so before, or the share may have ended. */
     uint64_t life = atomic_load(&slot->life);
-    while (has_tag(slot, tag)) {
+    while (has_tag(slot, REGION_KIND_SHARE, tag)) {
         if (atomic_compare_exchange_strong(&slot->life, &life, next_life(life, REGION_KIND_SHARE))) {
             STEP("attach: alive");
             region->holds[index] = (struct region_hold){.held = true};
@@ -184,47 +174,36 @@ static bool attach(struct region *region, int fd, unsigned index, struct tag tag
     return false;
 }
 
-static int find_tag(struct region *region, int fd, struct tag tag) {
+static int find_tag(struct region *region, int fd, uint64_t tag) {
     const struct region_usage *usage = region->usage;
     uint64_t end = atomic_load(&usage->high_water);
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT; i++)
-        if (has_tag(&usage->slots[i], tag) && (region->holds[i].held || attach(region, fd, i, tag)))
+        if (has_tag(&usage->slots[i], REGION_KIND_SHARE, tag) && (region->holds[i].held || attach(region, fd, i, tag)))
             return (int)i;
     return -1;
 }
 
-/* Whether a process holds the share: one that is being made is locked for writing. */
+/* Whether a process holds the slot: one that is being made is locked for writing. */
 static bool is_held(const struct region *region, int fd, unsigned index) {
     short type = F_WRLCK;
     return region->holds[index].held || (region_lock_slot(fd, F_OFD_GETLK, index, &type) == 0 && type == F_RDLCK);
 }
 
-/*
- * A further name is a share without memory. The first half of its tag is the name, the second half is the first half of
- * the named share's tag. The process that made it holds the named share too, so a name that is held refers to no other
- * share. One that nobody holds refers to nothing, and another share may have that tag by now.
- */
-static uint64_t tag_of_name(const struct region *region, int fd, unsigned index, struct tag name) {
-    const struct region_slot *slot = &region->usage->slots[index];
-    uint64_t own = atomic_load(&slot->tag[1]);
-    bool found = life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE && own != 0 &&
-                 atomic_load(&slot->tag[0]) == name.words[0];
-    return found && is_held(region, fd, index) ? own : 0;
-}
-
-static int find_named(struct region *region, int fd, struct tag name) {
+/* The process that gave a name holds the named share too, so a name that is held refers to no other share. One that
+ * nobody holds refers to nothing. */
+static int find_named(struct region *region, int fd, uint64_t name) {
     const struct region_usage *usage = region->usage;
     uint64_t end = atomic_load(&usage->high_water);
     int index = -1;
-    for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && index < 0 && name.words[1] == 0; i++) {
-        uint64_t own = tag_of_name(region, fd, i, name);
-        if (own != 0)
-            index = find_tag(region, fd, (struct tag){{own, 0}});
+    for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && index < 0; i++) {
+        uint64_t tag = atomic_load(&usage->slots[i].target);
+        if (has_tag(&usage->slots[i], REGION_KIND_NAME, name) && is_held(region, fd, i))
+            index = find_tag(region, fd, tag);
     }
     return index;
 }
 
-static int find_share(struct region *region, struct tag tag) {
+static int find_share(struct region *region, uint64_t tag) {
     int fd = holder(region);
     if (fd < 0 || !make_holds(region))
         return REGION_SHARE_UNKNOWN;
@@ -232,20 +211,57 @@ static int find_share(struct region *region, struct tag tag) {
     return index >= 0 ? index : find_named(region, fd, tag);
 }
 
-int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]) {
-    struct tag name;
-    memcpy(&name, tag, sizeof name);
-    if (held(region, share) == NULL || name.words[1] != 0 || atomic_load(&region->usage->slots[share].tag[1]) != 0)
-        return -1;
-    name.words[1] = atomic_load(&region->usage->slots[share].tag[0]);
-    return region_share_new(region, (const uint8_t *)name.words);
+/* A name that this process has given to the share with a tag. */
+static bool is_our_name(const struct region *region, unsigned index, uint64_t tag) {
+    const struct region_slot *slot = &region->usage->slots[index];
+    return region->holds[index].held && life_kind(atomic_load(&slot->life)) == REGION_KIND_NAME &&
+           atomic_load(&slot->target) == tag;
 }
 
-int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE]) {
-    struct tag words;
+static int find_our_name(const struct region *region, uint64_t tag, uint64_t name) {
+    for (unsigned i = 0; region->names != 0 && i < REGION_SLOT_COUNT; i++)
+        if (is_our_name(region, i, tag) && atomic_load(&region->usage->slots[i].tag) == name)
+            return (int)i;
+    return -1;
+}
+
+int region_share_name(struct region *region, int share, uint64_t name) {
+    if (!usable(region) || held(region, share) == NULL)
+        return -1;
+    uint64_t tag = atomic_load(&region->usage->slots[share].tag);
+    int index = tag == name ? share : find_our_name(region, tag, name);
+    if (index >= 0)
+        return index;
     int error = errno;
-    memcpy(&words, tag, sizeof words);
-    int index = usable(region) ? find_share(region, words) : REGION_SHARE_UNKNOWN;
+    index = make_slot(region, REGION_KIND_NAME, name, tag);
+    errno = error;
+    region->names += index >= 0;
+    return index;
+}
+
+static void detach_names(struct region *region, uint64_t tag) {
+    for (unsigned i = 0; region->names != 0 && i < REGION_SLOT_COUNT; i++)
+        if (is_our_name(region, i, tag))
+            region_share_detach(region, (int)i);
+}
+
+/* No file: then the descriptions are looked for in all files. */
+#define SEVERAL_FILES 1
+
+bool region_share_export(struct region *region, int share, int descriptor) {
+    uint64_t file = tag_file(descriptor), known = 0;
+    if (!usable(region) || held(region, share) == NULL || file == 0)
+        return false;
+    struct region_slot *slot = &region->usage->slots[share];
+    if (!atomic_compare_exchange_strong(&slot->target, &known, file) && known != file)
+        atomic_store(&slot->target, SEVERAL_FILES);
+    STEP("export: announced");
+    return tag_write(descriptor, atomic_load(&slot->tag)) && region_mapped_intact(region);
+}
+
+int region_share_attach(struct region *region, uint64_t tag) {
+    int error = errno;
+    int index = usable(region) ? find_share(region, tag) : REGION_SHARE_UNKNOWN;
     if (index >= 0 && !region_mapped_intact(region)) {
         region_share_detach(region, index);
         index = REGION_SHARE_UNKNOWN;
@@ -254,11 +270,13 @@ int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE
     return index;
 }
 
-/* A share without pages, which reaping does not end. As in reaping, whoever attaches to it meanwhile changes `life`. */
-static void end_if_unheld(struct region_usage *usage, int query, unsigned index) {
-    struct region_slot *slot = &usage->slots[index];
+/* A share without pages or a name, which reaping does not end. As in reaping, whoever attaches to it meanwhile changes
+ * `life`. */
+static void end_if_unheld(struct region *region, int query, unsigned index, struct tag_search *search) {
+    struct region_slot *slot = &region->usage->slots[index];
     uint64_t life = atomic_load(&slot->life);
-    if (life_kind(life) == REGION_KIND_SHARE && !region_slot_owned(query, index))
+    if ((life_kind(life) == REGION_KIND_SHARE || life_kind(life) == REGION_KIND_NAME) &&
+        !region_slot_owned(region, query, index, search))
         atomic_compare_exchange_strong(&slot->life, &life, next_life(life, REGION_KIND_ENDED));
 }
 
@@ -267,6 +285,11 @@ void region_share_detach(struct region *region, int share) {
     if (hold == NULL)
         return;
     int error = errno;
+    const struct region_slot *slot = &region->usage->slots[share];
+    enum region_kind kind = life_kind(atomic_load(&slot->life));
+    if (kind == REGION_KIND_SHARE)
+        detach_names(region, atomic_load(&slot->tag));
+    region->names -= kind == REGION_KIND_NAME && region->names != 0;
     int fd = holder(region);
     *hold = (struct region_hold){.held = false};
     if (fd >= 0) /* else the next description does not take this lock */
@@ -274,8 +297,10 @@ void region_share_detach(struct region *region, int share) {
     STEP("detach: unlocked");
     bool gone;
     int query = region_open_query(region, &gone);
-    if (query >= 0 && !gone && region_reap_slot(region->usage, query, (unsigned)share))
-        end_if_unheld(region->usage, query, (unsigned)share);
+    struct tag_search search = {.witness = &region->witness};
+    if (query >= 0 && !gone && region_reap_slot(region, query, (unsigned)share, &search))
+        end_if_unheld(region, query, (unsigned)share, &search);
+    tag_search_end(&search);
     region_close_query(region, query);
     errno = error;
 }

@@ -3,6 +3,7 @@
 #define TRANCHE_REGION_WORDS_H
 
 #include "region/region.h"
+#include "region/tags.h"
 
 #include <string.h>
 #include <sys/types.h>
@@ -142,14 +143,15 @@ enum region_result region_move(struct region *region, unsigned from, uint64_t *f
                                uint64_t *to_expected, uint64_t pages);
 
 /* Gives back what a dead process left in a slot. False if the slot has an owner, and so is not empty afterwards. */
-bool region_reap_slot(struct region_usage *usage, int fd, unsigned index);
+bool region_reap_slot(struct region *region, int fd, unsigned index, struct tag_search *search);
 
-/* Whether another open file description has a lock on the slot, or that cannot be told. */
-bool region_slot_owned(int fd, unsigned index);
+/* Whether another open file description has a lock on the slot, or it is a share whose exported descriptors are open, or
+ * that cannot be told. */
+bool region_slot_owned(struct region *region, int fd, unsigned index, struct tag_search *search);
 
-/* Finds a slot without an owner, locks it for writing through `fd` and empties it. Returns its index, or -1 with errno:
- * EAGAIN if there is none, EUCLEAN if its contents are invalid, ENOSPC if the file system is full. */
-int region_take_slot(struct region *region, int fd);
+/* Finds a slot below `end` without an owner, locks it for writing through `fd` and empties it. Returns its index, or -1
+ * with errno: EAGAIN if there is none, EUCLEAN if its contents are invalid, ENOSPC if the file system is full. */
+int region_take_slot(struct region *region, int fd, unsigned end);
 
 /* Whether the sum over all slots is the total. */
 bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger);
@@ -185,7 +187,7 @@ void region_queue_close(struct region_queue *queue);
 
 /* --- read.c: the queries of region.h, without a slot -------------------------------------------------------------- */
 
-uint64_t region_read_used_bytes(const struct region *region, enum region_ledger ledger);
+uint64_t region_read_used_bytes(struct region *region, enum region_ledger ledger);
 
 /* --- share.c ------------------------------------------------------------------------------------------------------ */
 

@@ -1,5 +1,6 @@
 #include "state/charge.h"
 
+#include "region/tags.h"
 #include "region/words.h"
 #include "system/explain.h"
 
@@ -143,33 +144,54 @@ static void drop_share(struct process *process, unsigned region, int share) {
     region_share_detach(&process->claims.regions[region], share);
 }
 
-bool charge_share(struct process *process, struct charge *charge, const uint8_t tag[16]) {
+/* Under the region's lock. */
+static bool make_share(struct process *process, struct charge *charge, uint64_t tag) {
     struct region *region = region_of(process, charge);
-    lock_region(process, charge->region);
-    int share = charge->spilled ? -1 : region_share_new(region, tag);
-    if (share >= 0 && !hold_share(process, charge->region, share))
-        share = -1;
-    if (share >= 0 && region_share_adopt(region, share, charge->pages) != REGION_OK) {
+    int share = charge->spilled || tag == 0 ? -1 : region_share_new(region, tag);
+    if (share < 0 || !hold_share(process, charge->region, share))
+        return false;
+    if (region_share_adopt(region, share, charge->pages) != REGION_OK) {
         drop_share(process, charge->region, share);
-        share = -1;
+        return false;
     }
-    unlock_region(process, charge->region);
-    if (share >= 0)
-        charge->share = (uint16_t)(share + 1);
-    return share >= 0;
+    charge->share = (uint16_t)(share + 1);
+    return true;
 }
 
-bool charge_name(struct process *process, const struct charge *charge, const uint8_t tag[16], struct charge *name) {
+uint16_t charge_share(struct process *process, struct charge *charge, uint64_t tag) {
+    int name = -1, share = charge->share - 1;
     lock_region(process, charge->region);
-    int index = region_share_name(region_of(process, charge), charge->share - 1, tag);
-    if (index >= 0 && !hold_share(process, charge->region, index))
-        index = -1;
+    if (share < 0)
+        make_share(process, charge, tag);
+    else
+        name = region_share_name(region_of(process, charge), share, tag);
     unlock_region(process, charge->region);
-    *name = (struct charge){.share = (uint16_t)(index + 1), .region = charge->region, .gpu = charge->gpu};
-    return index >= 0;
+    return name == share ? 0 : (uint16_t)(name + 1);
 }
 
-static int attach(struct process *process, unsigned region, const uint8_t tag[16]) {
+void charge_unname(struct process *process, unsigned region, uint16_t name) {
+    lock_region(process, region);
+    region_share_detach(&process->claims.regions[region], name - 1);
+    unlock_region(process, region);
+}
+
+bool charge_exporting(struct process *process, struct charge *charge, struct charge *held) {
+    lock_region(process, charge->region);
+    bool done = (charge->share != 0 || make_share(process, charge, tag_new())) &&
+                hold_share(process, charge->region, charge->share - 1);
+    unlock_region(process, charge->region);
+    *held = done ? *charge : (struct charge){0};
+    return done;
+}
+
+bool charge_export(struct process *process, const struct charge *held, int descriptor) {
+    lock_region(process, held->region);
+    bool done = region_share_export(region_of(process, held), held->share - 1, descriptor);
+    unlock_region(process, held->region);
+    return done;
+}
+
+static int attach(struct process *process, unsigned region, uint64_t tag) {
     lock_region(process, region);
     int share = region_share_attach(&process->claims.regions[region], tag);
     if (share >= 0 && !hold_share(process, region, share))
@@ -178,7 +200,7 @@ static int attach(struct process *process, unsigned region, const uint8_t tag[16
     return share;
 }
 
-CUresult charge_find(struct process *process, const uint8_t tag[16], struct charge *charge) {
+CUresult charge_find(struct process *process, uint64_t tag, struct charge *charge) {
     const struct claims *claims = &process->claims;
     bool unknown = false;
     *charge = (struct charge){0};
@@ -192,8 +214,12 @@ CUresult charge_find(struct process *process, const uint8_t tag[16], struct char
     return charge->share == 0 && unknown ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge) {
-    return charge_find(process, tag, charge) == CUDA_SUCCESS && charge->share != 0;
+CUresult charge_find_exported(struct process *process, int descriptor, struct charge *charge) {
+    uint64_t tag;
+    *charge = (struct charge){0};
+    if (!tag_read(descriptor, &tag))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return tag != 0 ? charge_find(process, tag, charge) : CUDA_SUCCESS;
 }
 
 bool charge_hold(struct process *process, const struct charge *charge, struct charge *another) {

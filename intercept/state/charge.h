@@ -34,20 +34,26 @@ void charge_move(struct process *process, struct charge *from, struct charge *to
 void charge_give(struct process *process, const struct charge *charge);
 void charge_give_part(struct process *process, struct charge *charge, uint64_t pages);
 
-/* Turns a charge into a share, which other processes find by the tag. False if the region has no room for one: then the
- * charge is unchanged. */
-bool charge_share(struct process *process, struct charge *charge, const uint8_t tag[16]);
+/* Makes a charge a share, which other processes find by the tag. A share gets a further tag, until this process lets go
+ * of it, or ends what this returns by charge_unname: 1 + the index of its slot; 0 if there is none. If the region has no
+ * room for that, the charge is unchanged. */
+uint16_t charge_share(struct process *process, struct charge *charge, uint64_t tag);
+void charge_unname(struct process *process, unsigned region, uint16_t name);
 
-/* Gives a share of another process one more tag, until `name` is ended or this process is. False if the region has no
- * room for that, or if the share was not made for a file descriptor. */
-bool charge_name(struct process *process, const struct charge *charge, const uint8_t tag[16], struct charge *name);
+/* Before memory is exported as a descriptor: makes its charge a share if it is none, and holds that once more, so that it
+ * does not end before its descriptor is marked. False if the region has no room for one: then it must not be exported. */
+bool charge_exporting(struct process *process, struct charge *charge, struct charge *held);
+
+/* Writes a share's tag on a descriptor that keeps its memory: then it is counted until all copies of that are closed, even
+ * if this process has ended. False if that fails: then the program must not get the descriptor. */
+bool charge_export(struct process *process, const struct charge *held, int descriptor);
 
 /* Takes hold of the share with a tag, in any claim of this process. If there is none, `charge` has no share. An error
  * if the regions could not be searched. */
-CUresult charge_find(struct process *process, const uint8_t tag[16], struct charge *charge);
+CUresult charge_find(struct process *process, uint64_t tag, struct charge *charge);
 
-/* The same; true if a share was found. For a caller that pays in full itself if not. */
-bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge);
+/* The same by a descriptor of exported memory. */
+CUresult charge_find_exported(struct process *process, int descriptor, struct charge *charge);
 
 /* Takes hold of a share once more, for a holder that is ended by itself. False if this process does not hold it. */
 bool charge_hold(struct process *process, const struct charge *charge, struct charge *another);

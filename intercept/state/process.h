@@ -7,7 +7,7 @@
  *   1. a device's lifecycle, the gate of creations, a context's gate, the gates of graphs, of unmapping, borrowing and
  *      making, libraries, extras
  *   2. the graphs', a pool's, the streams' two (`querying`, then `lock`)
- *   3. `opened` or `importing`, exports' two (`sharing`, then `lock`), objects', an allocation shard's, contexts', a region's
+ *   3. `opened` or `importing`, `exporting`, objects', an allocation shard's, contexts', a region's
  *
  * The driver is called only under those of the first group, a pool's lock and the streams' `querying`. While it ends a
  * context or unloads a library, it may call back into the program: the same thread may take a lifecycle and the libraries
@@ -77,9 +77,8 @@ enum kind {
     KIND_VARIABLE,
     KIND_CONTEXT_EXTRA, /* what a context takes beyond its first cost; see context/extra.c */
     KIND_GREEN_CONTEXT, /* green contexts, by handle; `with`: the device */
-    KIND_PHYSICAL,      /* see memory/physical.c, as for the next two */
+    KIND_PHYSICAL,      /* see memory/physical.c, as for the next */
     KIND_PHYSICAL_MEMORY,
-    KIND_PHYSICAL_EXPORT,
     KIND_MAPPING,       /* mappings of physical memory, by address */
     KIND_ARRAY_MAPPING, /* physical memory that is mapped into a part of an array */
     KIND_BINDING,       /* physical memory that is bound to a part of a multicast object */
@@ -88,7 +87,6 @@ enum kind {
     KIND_GRAPH_EXEC,    /* instances of graphs; see cuda/graph.c */
     KIND_IPC_MEMORY,    /* see cuda/ipc.c */
     KIND_EXTERNAL,      /* see memory/borrowed.c, as for KIND_EXTERNAL_MEMORY and KIND_BORROWED */
-    KIND_EXPORTED,      /* exports that this process has released, by number */
     KIND_EXTERNAL_MEMORY,
     KIND_BORROWED,
     KINDS
@@ -130,24 +128,6 @@ struct streams {
     _Atomic bool incomplete; /* an entry could not be recorded for want of memory */
 };
 
-/* Exports are numbered from 1 to this, the signals that F_SETSIG accepts (fcntl(2)). */
-#define TAG_NUMBERS 64
-
-/* See memory/exports.h. */
-struct exported {
-    struct lock lock;
-    struct witness {
-        int descriptor;
-        struct {
-            uint64_t device, inode; /* identify the file; 0 if there is no witness yet */
-        } file;
-    } witness;
-    _Atomic bool untracked;           /* an export exists that the witness cannot query */
-    uint64_t numbers;                 /* bit n-1 is set if number n is in use */
-    struct charge names[TAG_NUMBERS]; /* by number - 1: this process's name for a share of another process */
-    struct lock sharing;
-};
-
 struct process {
     struct lock opening;
     _Atomic bool open;
@@ -169,9 +149,9 @@ struct process {
     struct streams streams;
     struct lock extras;              /* see context/extra.h */
     struct reentrant_lock libraries; /* see context/libraries.h */
-    struct exported exported;
-    struct lock opened;    /* see cuda/ipc.c */
-    struct lock importing; /* see memory/physical.c */
+    struct lock opened;              /* see cuda/ipc.c */
+    struct lock importing;           /* see memory/physical.c, as for the next */
+    struct lock exporting;
     struct gate unmapping; /* calls that make, unmap or release physical memory; see cuda/vmm.c */
     struct gate making;    /* calls that make arrays and modules; closed while an array or an unknown module ends */
     struct gate borrowing; /* see memory/borrowed.h */

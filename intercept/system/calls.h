@@ -46,4 +46,13 @@ static inline long call_fcntl(int descriptor, int command, uintptr_t argument) {
     return syscall(SYS_fcntl, descriptor, command, argument);
 }
 
+/* What getdents64(2) returns; readdir would use the program's malloc. */
+struct directory_entry {
+    uint64_t inode;
+    int64_t offset;
+    uint16_t length;
+    uint8_t type;
+    char name[];
+};
+
 #endif

@@ -10,7 +10,7 @@ enum cause {
     CAUSE_NO_CLAIM,      /* a GPU without a claim */
     CAUSE_CONTEXT_SIZE,  /* the limit is below what one context costs */
     CAUSE_REGION_BROKEN, /* a region was damaged while in use */
-    CAUSE_EXPORTS,       /* a memory pool that cannot be exported */
+    CAUSE_EXPORTS,       /* memory that cannot be exported */
     CAUSE_FUNCTION,      /* a function that is newer than the library */
     CAUSE_REFUSED,       /* a function of before CUDA 3.2 */
     CAUSE_PAGEABLE,      /* memory that CUDA did not allocate is to move to a GPU */

@@ -38,7 +38,7 @@ int main(void) {
     NUMBER(REGION_KIND_PROCESS);
     NUMBER(REGION_KIND_SHARE);
     NUMBER(REGION_KIND_ENDED);
-    NUMBER(REGION_TAG_SIZE);
+    NUMBER(REGION_KIND_NAME);
     NUMBER(REGION_COMMITTED_PAGES_BITS);
 
     printf("region_limit.size %zu\n", sizeof(struct region_limit));
@@ -80,6 +80,7 @@ int main(void) {
     FIELD(region_slot, pid);
     FIELD(region_slot, contexts);
     FIELD(region_slot, tag);
+    FIELD(region_slot, target);
     FIELD(region_slot, life);
     return 0;
 }

@@ -48,6 +48,7 @@ done
 compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
 compile -o "$work/worker" $tests/worker.c -L"$build/sim/lib" -l:libcuda.so.1 -pthread
 compile -o "$work/table_ends" $tests/table_ends.c -L"$build/sim/lib" -l:libcuda.so.1
+compile -o "$work/passing" $tests/passing.c -L"$build/sim/lib" -l:libcuda.so.1
 compile -I e2e/campaign -o "$work/images" $tests/image_worker.c e2e/campaign/families/images.c -L"$build/sim/lib" -l:libcuda.so.1 -ldl
 compile -o "$work/nvml" $tests/nvml_probe.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
 compile -o "$work/probe" $tests/probe.c -ldl
@@ -184,9 +185,22 @@ for scenario in exports imports blind pools "full $work/t/0000000c/usage"; do
     rm -rf "$work/t" && mkdir "$work/t"
     "$work/claim" "$work/t" 0000000c $first $limit 64
     check "$scenario: ends" 0 "$(TRANCHE_REGIONS=$work/t SIMGPU_LABEL=${scenario% *} "$work/table_ends" $scenario 2>"$work/said" >/dev/null; echo $?)"
-    check "$scenario: says" "$([ "$scenario" = pools ] && echo 'a memory pool cannot be exported')" "$(sed 's/^tranche: \(.*\): this process.*/\1/' "$work/said")"
+    check "$scenario: says" "$([[ $scenario = full* ]] && echo 'memory cannot be exported')" "$(sed 's/^tranche: \(.*\): its claim.*/\1/' "$work/said")"
     check_at_most "$scenario: at no moment more than the limit" $((limit * mib)) "$(record "${scenario% *}" $first peak_bytes)"
     check "$scenario: nothing stays" 0 "$(record "${scenario% *}" $first bytes)"
+done
+
+# --- memory that leaves its process ---
+
+for scenario in 'orphans descriptor' 'orphans handle' 'orphans mapping' 'orphans external' 'orphans pool-descriptor' \
+    'orphans pool' 'orphans dma-buf' 'orphans ipc' 'many 150' 'small 64' dma-buf "far $work/b"; do
+    label=${scenario/ /-} label=${label%%/*}
+    rm -rf "$work/t" && mkdir "$work/t"
+    "$work/claim" "$work/t" 0000000c $first $limit 64
+    "$work/claim" "$work/t" 000000c2 $second $limit 96
+    check "$scenario: ends" 0 "$(TRANCHE_REGIONS=$work/t SIMGPU_LABEL=$label "$work/passing" $scenario >&2; echo $?)"
+    check_at_most "$scenario: at no moment more than the limit" $((limit * mib)) "$(record "$label" $first peak_bytes)"
+    check "$scenario: nothing stays" 0 "$(record "$label" $first bytes)"
 done
 
 # --- damaged images: alone on their GPU ---

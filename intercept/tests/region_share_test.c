@@ -1,5 +1,7 @@
 /* Tests shares: memory that outlives the process that made it, held by processes that are killed and stopped at any
  * step. */
+#include "descriptors.h"
+#include "region/tags.h"
 #include "region_steps.h"
 
 #include <errno.h>
@@ -7,13 +9,14 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-static const uint8_t tag[REGION_TAG_SIZE] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-static const uint8_t other_tag[REGION_TAG_SIZE] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17};
+static const uint64_t tag = 0x0102030405060708;
+static const uint64_t other_tag = 0x0102030405060709;
 
 static uint64_t share_pages(const struct region *region, int share) {
     return atomic_load(&region->usage->slots[share].held[REGION_GPU].committed) & ((UINT64_C(1) << 40) - 1);
@@ -169,75 +172,52 @@ static void count(int32_t pid, uint64_t pages, int32_t contexts, void *arg) {
     seen[3] = pid == getpid() ? pages : seen[3];
 }
 
-/* Tags that have room for a further name. */
-static const uint8_t first_name[REGION_TAG_SIZE] = {1}, second_name[REGION_TAG_SIZE] = {2};
-
-static void make_named(struct region *region) {
-    must((made = region_share_new(region, first_name)) >= 0, 27);
-    must(region_share_adopt(region, made, 12) == REGION_OK, 28);
+static void name(struct region *region) {
+    must(region_share_name(region, made, other_tag) >= 0, 27);
 }
 
-static void attach_and_name(struct region *region) {
-    int share = region_share_attach(region, first_name);
-    made = region_share_name(region, share, second_name);
-    must(share >= 0 && made >= 0 && made != share, 29);
+static void make_and_name(struct region *region) {
+    make_and_adopt(region);
+    name(region);
 }
 
-/* A share is found by a further name as long as who gave it lives. */
+static unsigned count_names(const struct region *region) {
+    unsigned names = 0;
+    for (unsigned i = 0; i < REGION_SLOT_COUNT; i++)
+        names += (atomic_load(&region->usage->slots[i].life) & 7) == REGION_KIND_NAME;
+    return names;
+}
+
+/* A share is found by a further name until who gave it lets go of the share. */
 static void test_names(void) {
     struct region region;
     start_claim(&region);
-    pid_t maker = start(0, (struct work){.before = hold_30, .then = make_named});
+    pid_t maker = start(0, (struct work){.then = make_and_name});
     CHECK(wait_for(maker) == SIGSTOP, "maker");
-    pid_t second = start(1, (struct work){.then = attach_and_name});
-    CHECK(wait_for(second) == SIGSTOP, "who names it");
-    kill_and_wait(maker);
-    region_reap(&region);
-    CHECK_SUM(&region, 19u);
-    int share = region_share_attach(&region, second_name);
+    int share = region_share_attach(&region, other_tag);
     CHECK(share >= 0 && share_pages(&region, share) == 12, "share %d", share);
-    CHECK(region_share_attach(&region, first_name) == share, "by its first name");
-    CHECK(region_share_name(&region, share, other_tag) == -1, "a tag that is no name");
-    CHECK(region_share_name(&region, share + 1, second_name) == -1, "a share that is not held");
-    kill_and_wait(second);
+    CHECK(region_share_attach(&region, tag) == share, "by its first tag");
+    CHECK(region_share_name(&region, share + 1, 3) == -1, "a share that is not held");
+    kill_and_wait(maker);
+    CHECK(region_share_attach(&region, other_tag) == -1, "who gave the name is dead");
     region_reap(&region);
     CHECK_SUM(&region, 19u);
+
+    /* Another that is called so is found in spite of what is left of the first. A name takes a slot once. */
+    int other = region_share_new(&region, 3), name = region_share_name(&region, other, other_tag);
+    CHECK(name >= 0 && region_share_name(&region, other, other_tag) == name &&
+              region_share_name(&region, other, 4) >= 0,
+          "named anew");
+    CHECK(region_share_name(&region, other, 3) == other, "its own tag");
+    CHECK(region_share_attach(&region, other_tag) == other && region_share_attach(&region, 4) == other, "found");
+    CHECK(count_names(&region) == 3, "%u names", count_names(&region)); /* one of the dead process */
+    region_share_detach(&region, name);
+    CHECK(region_share_attach(&region, other_tag) == -1 && region_share_attach(&region, 4) == other, "one name less");
+    region_share_detach(&region, other);
+    CHECK(count_names(&region) == 1 && region.names == 0, "%u names", count_names(&region));
+    CHECK(region_share_attach(&region, 4) == -1, "the share has ended");
     region_share_detach(&region, share);
     CHECK_SUM(&region, 7u);
-    CHECK(region_share_attach(&region, second_name) == -1, "it has ended");
-
-    /* Another that is called so is found in spite of what is left of the first. */
-    int other = region_share_new(&region, (const uint8_t[REGION_TAG_SIZE]){3});
-    int name = region_share_name(&region, other, second_name);
-    CHECK(other >= 0 && name >= 0 && region_share_attach(&region, second_name) == other, "named anew");
-    region_share_detach(&region, name);
-    int unnameable = region_share_new(&region, other_tag);
-    CHECK(region_share_name(&region, unnameable, second_name) == -1, "a tag without room for a name");
-    region_close(&region);
-}
-
-/* What a name referred to may have ended, and another share may have that one's tag by now. */
-static void test_name_used_again(void) {
-    struct region region;
-    start_claim(&region);
-    int first = region_share_new(&region, first_name);
-    int name = region_share_name(&region, first, second_name);
-    CHECK(first >= 0 && name >= 0, "share %d, name %d", first, name);
-    region_share_detach(&region, name);
-    region_share_detach(&region, first);
-    int other = region_share_new(&region, (const uint8_t[REGION_TAG_SIZE]){3});
-    name = region_share_name(&region, other, second_name);
-    first = region_share_new(&region, first_name);
-    CHECK(other >= 0 && name >= 0 && first >= 0, "shares %d and %d, name %d", other, first, name);
-    CHECK(region_share_attach(&region, second_name) == other, "not %d", other);
-
-    /* And if who gave the name is dead, it refers to nothing. */
-    pid_t second = start(1, (struct work){.then = attach_and_name});
-    CHECK(wait_for(second) == SIGSTOP, "who names it");
-    region_share_detach(&region, name);
-    CHECK(region_share_attach(&region, second_name) == first, "by the name that a process gave");
-    kill_and_wait(second);
-    CHECK(region_share_attach(&region, second_name) == -1, "who gave the name is dead");
 
     /* Nor is a share found that ended without pages. */
     int empty = region_share_new(&region, other_tag);
@@ -245,6 +225,139 @@ static void test_name_used_again(void) {
     region_share_detach(&region, empty);
     CHECK(region_share_attach(&region, other_tag) == -1, "it has ended");
     region_close(&region);
+}
+
+/* --- exported descriptors ----------------------------------------------------------------------------------------- */
+
+/* Descriptors as a driver returns them: new descriptions of one file. Those of an eventfd cannot be opened again, nor can
+ * a dma-buf's. */
+static int driver_file, file_to_parent[2];
+
+static int exported_file(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", driver_file);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static int exported_event(void) {
+    return eventfd(0, EFD_CLOEXEC);
+}
+
+static int (*new_descriptor)(void);
+
+static void make_and_export(struct region *region) {
+    make_and_adopt(region);
+    int descriptor = new_descriptor();
+    must(region_share_export(region, made, descriptor), 31);
+    must(descriptor_send(file_to_parent[1], descriptor), 30);
+}
+
+static void make_export_and_detach(struct region *region) {
+    make_and_export(region);
+    region_share_detach(region, made);
+}
+
+/* Memory is counted as long as a descriptor of it is in flight or open, whether its maker has let go of it or is dead. */
+static void test_exported(int (*descriptors)(void), void (*then)(struct region *), bool killed) {
+    struct region region, looking;
+    uint64_t found;
+    start_claim(&region);
+    open_or_die(&looking, false);
+    new_descriptor = descriptors;
+    pid_t maker = start(0, (struct work){.then = then});
+    CHECK(wait_for(maker) == SIGSTOP, "maker");
+    if (killed)
+        kill_and_wait(maker);
+    region_reap(&region);
+    uint64_t rest = killed ? 0 : 18;
+    CHECK_SUM(&region, 7 + 12 + rest);
+    CHECK(region_used_bytes(&looking, REGION_GPU) == PAGE(7 + 12 + rest), "as a reader sees it");
+    int descriptor = descriptor_receive(file_to_parent[0]);
+    CHECK(tag_read(descriptor, &found) && found == tag, "the tag of the descriptor: %#llx", (unsigned long long)found);
+    int share = region_share_attach(&region, found), copy = dup(descriptor);
+    CHECK(share >= 0 && share_pages(&region, share) == 12, "share %d", share);
+    close(descriptor);
+    region_share_detach(&region, share);
+    CHECK_SUM(&region, 7 + 12 + rest); /* the copy */
+    share = region_share_attach(&region, tag);
+    close(copy);
+    region_reap(&region);
+    CHECK_SUM(&region, 7 + 12 + rest); /* this process holds it */
+    region_share_detach(&region, share);
+    CHECK_SUM(&region, 7 + rest);
+    CHECK(region_share_attach(&region, tag) == -1, "it has ended");
+    if (!killed)
+        kill_and_wait(maker);
+    region_close(&looking);
+    region_close(&region);
+}
+
+/* A process that has exported memory as another kind of file, and one that passes on what it got. */
+static void test_exported_again(void) {
+    struct region region;
+    start_claim(&region);
+    int share = region_share_new(&region, tag), first = exported_file(), second = exported_event();
+    CHECK(region_share_reserve(&region, share, 12) == REGION_OK && region_share_export(&region, share, first) &&
+              region_share_export(&region, share, second),
+          "exported twice");
+    region_share_detach(&region, share);
+    region_reap(&region);
+    CHECK_SUM(&region, 19u);
+    close(first);
+    region_reap(&region);
+    CHECK_SUM(&region, 19u);
+    close(second);
+    region_reap(&region);
+    CHECK_SUM(&region, 7u);
+    CHECK(!region_share_export(&region, share, driver_file), "a share that is not held");
+    region_close(&region);
+}
+
+/* Descriptors of other memory have no tag, or another one. */
+static void test_other_descriptors(void) {
+    uint64_t found = 5;
+    int descriptor = exported_file();
+    CHECK(tag_read(descriptor, &found) && found == 0, "none: %#llx", (unsigned long long)found);
+    CHECK(tag_read(-1, &found) && found == 0, "no descriptor");
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 5, .l_len = 1};
+    CHECK(fcntl(descriptor, F_OFD_SETLK, &lock) == 0 && tag_read(descriptor, &found) && found == 0, "a lock");
+    lock.l_start = INT64_C(1) << 62 | 5;
+    lock.l_len = 0;
+    CHECK(fcntl(descriptor, F_OFD_SETLK, &lock) == 0 && tag_read(descriptor, &found) && found == 0, "a long lock");
+    lock.l_type = F_UNLCK;
+    fcntl(descriptor, F_OFD_SETLK, &lock);
+    CHECK(tag_write(descriptor, 77) && tag_read(descriptor, &found) && found == 77, "%#llx", (unsigned long long)found);
+    close(descriptor);
+    CHECK(tag_new() != tag_new() && tag_new() >> 61 == 0, "new tags");
+}
+
+/* The program closes the witness, and another descriptor of that file, which has a tag itself, gets its number. */
+static void test_witness_replaced(void) {
+    _Atomic int witness = -1;
+    struct tag_search search = {.witness = &witness};
+    int descriptor = exported_file();
+    uint64_t file = tag_file(descriptor);
+    CHECK(tag_write(descriptor, 77) && tag_is_alive(&search, file, 77) && !tag_is_alive(&search, file, 78), "alive");
+    int kept = witness;
+    CHECK(kept >= 0 && kept != descriptor, "the witness is %d", kept);
+    CHECK(dup2(descriptor, kept) == kept && close(descriptor) == 0, "replaced");
+    CHECK(tag_is_alive(&search, file, 77) && witness != kept, "still alive, by another witness");
+    close(kept);
+    CHECK(!tag_is_alive(&search, file, 77), "gone");
+    tag_search_end(&search);
+    tag_close_witness(&witness);
+}
+
+static void test_exports(void) {
+    driver_file = memfd_create("driver", MFD_CLOEXEC);
+    must(driver_file >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, file_to_parent) == 0, 32);
+    for (int killed = 0; killed < 2; killed++) {
+        test_exported(exported_file, killed ? make_and_export : make_export_and_detach, killed);
+        test_exported(exported_event, killed ? make_and_export : make_export_and_detach, killed);
+    }
+    test_exported_again();
+    test_other_descriptors();
+    test_witness_replaced();
 }
 
 static void test_maker_and_holders(void) {
@@ -606,12 +719,6 @@ static void test_child_of_the_maker(void) {
 #define WORKERS 12
 #define NAMES 24
 
-/* What a tag says: how much the share is, which its maker never changes once it has told others. */
-struct name {
-    uint64_t number;
-    uint64_t pages;
-};
-
 struct board {
     _Atomic uint64_t number[NAMES]; /* 0 is none; the pages are number % 64 */
     _Atomic uint64_t last;
@@ -630,8 +737,9 @@ struct worker {
     unsigned count;
 };
 
-static struct name name_of(uint64_t number) {
-    return (struct name){number, number % 64};
+/* The tag is the number, which says how much the share is: its maker never changes that once it has told others. */
+static uint64_t pages_of_number(uint64_t number) {
+    return number % 64;
 }
 
 static void take_or_give(struct worker *worker) {
@@ -647,28 +755,27 @@ static void take_or_give(struct worker *worker) {
 }
 
 static void publish(struct worker *worker) {
-    struct name name = name_of(atomic_fetch_add(&board->last, 1) + 1);
+    uint64_t number = atomic_fetch_add(&board->last, 1) + 1, pages = pages_of_number(number);
     uint64_t more = (uint64_t)random() % 10;
-    if (worker->count == OURS_MAX || worker->held < name.pages)
+    if (worker->count == OURS_MAX || worker->held < pages)
         return;
-    int share = region_share_new(&worker->region, (const uint8_t *)&name);
+    int share = region_share_new(&worker->region, number);
     must(share >= 0, 41);
-    must(region_share_adopt(&worker->region, share, name.pages) == REGION_OK, 42);
-    worker->held -= name.pages;
+    must(region_share_adopt(&worker->region, share, pages) == REGION_OK, 42);
+    worker->held -= pages;
     if (region_share_reserve(&worker->region, share, more) == REGION_OK)
         region_share_release(&worker->region, share, more);
-    atomic_store(&board->number[random() % NAMES], name.number);
+    atomic_store(&board->number[random() % NAMES], number);
     atomic_fetch_add(&board->adopted, 1);
     worker->shares[worker->count] = share;
-    worker->pages[worker->count++] = name.pages;
+    worker->pages[worker->count++] = pages_of_number(number);
 }
 
 static void take_part(struct worker *worker) {
     uint64_t number = atomic_load(&board->number[random() % NAMES]);
-    struct name name = name_of(number);
     if (number == 0 || worker->count == OURS_MAX)
         return;
-    int share = region_share_attach(&worker->region, (const uint8_t *)&name);
+    int share = region_share_attach(&worker->region, number);
     atomic_fetch_add(share < 0 ? &board->late : &board->attached, 1);
     for (unsigned i = 0; i < worker->count; i++)
         if (share < 0 || worker->shares[i] == share)
@@ -676,7 +783,7 @@ static void take_part(struct worker *worker) {
     if (share < 0)
         return;
     worker->shares[worker->count] = share;
-    worker->pages[worker->count++] = name.pages;
+    worker->pages[worker->count++] = pages_of_number(number);
 }
 
 static void leave(struct worker *worker) {
@@ -784,7 +891,7 @@ int main(int argc, char **argv) {
     alarm((unsigned)duration + 120); /* a test that hangs has failed */
     test_one_process();
     test_names();
-    test_name_used_again();
+    test_exports();
     test_maker_and_holders();
     test_taken_up();
     test_every_step();

@@ -324,7 +324,7 @@ static void scribble(unsigned char *bytes, size_t from, size_t to) {
 /* Whatever the words are: nothing is granted, calls end, and touch nothing outside the file. */
 static void test_noise(unsigned seed) {
     static const size_t from[] = {0, 8, 16, 64, 192, 320, REGION_SLOTS_OFFSET};
-    const uint8_t tag[REGION_TAG_SIZE] = "noise";
+    const uint64_t tag = 0x6e6f697365;
     srandom(seed);
     for (unsigned round = 0; round < 70; round++) {
         struct region region, other;
@@ -462,7 +462,7 @@ static void open_driver(const char *path, int number) {
 /* A process of a claim, with a slot and a share, whose driver has a higher descriptor than the region or a lower one:
  * the program had that open when the region was joined, and many others with it. */
 static void live(const char *driver, bool is_lower, int ready) {
-    static const uint8_t tag[REGION_TAG_SIZE] = {1};
+    const uint64_t tag = 1;
     int lowest = -1;
     struct region region;
     die_with_parent();

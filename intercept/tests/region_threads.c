@@ -28,21 +28,17 @@ static void open_or_die(struct region *region) {
     }
 }
 
-struct tag {
-    uint64_t thread, life;
-};
-
 /* Makes a share for the others of what this one holds, and takes part in one of theirs. */
-static int share(struct region *region, struct tag own, struct tag others, uint64_t *held) {
-    int made = region_share_new(region, (const uint8_t *)&own);
+static int share(struct region *region, uint64_t own, uint64_t others, uint64_t *held) {
+    int made = region_share_new(region, own);
     CHECK(made >= 0, "seed %u: no share", seed);
     CHECK(region_share_adopt(region, made, *held / 2) == REGION_OK, "seed %u: not adopted", seed);
     *held -= *held / 2;
     if (region_share_reserve(region, made, 3) == REGION_OK)
         region_share_release(region, made, 2);
-    int attached = region_share_attach(region, (const uint8_t *)&others);
+    int attached = region_share_attach(region, others);
     CHECK(attached != made, "seed %u: took its own for another", seed);
-    if (attached >= 0 && own.life % 2)
+    if (attached >= 0 && own % 2)
         region_share_detach(region, attached);
     return made;
 }
@@ -63,8 +59,9 @@ static void *live_and_die(void *number) {
                 held += pages;
             }
             if (i % 50 == 49) {
-                struct tag own = {(size_t)number, (uint64_t)life << 8 | (unsigned)i};
-                struct tag others = {(own.thread + 1) % THREADS, own.life};
+                uint64_t thread = (size_t)number, times = (uint64_t)life << 16 | (uint64_t)i << 8 | (unsigned)life % 2;
+                uint64_t own = (thread + 1) << 32 | times;
+                uint64_t others = ((thread + 1) % THREADS + 1) << 32 | times;
                 region_share_detach(&region, made);
                 made = share(&region, own, others, &held);
             }

@@ -6,11 +6,12 @@
  *   table_ends exports      keeps only descriptors of memory that it made
  *   table_ends imports      keeps only memory that another process imported and did not map
  *   table_ends blind        the same; that process cannot search for shares: no descriptors, and no access to the claim
- *   table_ends pools        keeps only pools of a dead process that had used up all export numbers
+ *   table_ends pools        keeps only pools of a dead process that had exported much else
  *   table_ends full         as exports; the claim has no free slot for another share
  */
 #include "../driver/cuda_api.h"
 #include "../region/region.h"
+#include "descriptors.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -76,34 +77,6 @@ static int exports(size_t bytes) {
 
 /* --- another process ---------------------------------------------------------------------------------------------- */
 
-union control {
-    char bytes[CMSG_SPACE(sizeof(int))];
-    struct cmsghdr header;
-};
-
-static void send_descriptor(int to, int descriptor) {
-    union control control = {
-        .header = {.cmsg_len = CMSG_LEN(sizeof descriptor), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-    struct iovec byte = {.iov_base = (char[]){0}, .iov_len = 1};
-    struct msghdr message = {
-        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
-    memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
-    MUST(sendmsg(to, &message, 0) == 1 && close(descriptor) == 0);
-}
-
-static int receive_descriptor(int from) {
-    union control control;
-    struct iovec byte = {.iov_base = (char[]){0}, .iov_len = 1};
-    struct msghdr message = {
-        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    int descriptor;
-    if (recvmsg(from, &message, 0) != 1)
-        return -1;
-    MUST(message.msg_controllen != 0);
-    memcpy(&descriptor, CMSG_DATA(&control.header), sizeof descriptor);
-    return descriptor;
-}
-
 static pid_t child;
 static int channel; /* to the other process */
 
@@ -143,7 +116,7 @@ static void start_importer(void (*begin_there)(void), CUresult (*import)(int des
     if (child != 0)
         return;
     begin_there();
-    for (int descriptor; (descriptor = receive_descriptor(channel)) >= 0;) {
+    for (int descriptor; (descriptor = descriptor_receive(channel)) >= 0;) {
         char granted = import(descriptor) == CUDA_SUCCESS;
         MUST(close(descriptor) == 0 && write(channel, &granted, 1) == 1);
     }
@@ -171,14 +144,14 @@ static int imports(void (*begin_there)(void)) {
         int descriptor = export_piece(PIECE);
         if (descriptor < 0)
             break;
-        send_descriptor(channel, descriptor);
+        MUST(descriptor_send(channel, descriptor));
         granted = was_granted();
     }
     end_importer();
     return made;
 }
 
-/* Exports pieces until there are no numbers left, then pools with a little in each. */
+/* Exports pieces, then pools with a little in each. */
 static void export_pools(void) {
     static const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                               .handleTypes = BY_DESCRIPTOR,
@@ -193,7 +166,7 @@ static void export_pools(void) {
     while (cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS &&
            cuMemAllocFromPoolAsync(&address, 64, pool, NULL) == CUDA_SUCCESS &&
            cuMemPoolExportToShareableHandle(&descriptor, pool, BY_DESCRIPTOR, 0) == CUDA_SUCCESS) {
-        send_descriptor(channel, descriptor);
+        MUST(descriptor_send(channel, descriptor));
         if (!was_granted())
             break;
     }

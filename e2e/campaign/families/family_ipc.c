@@ -156,12 +156,6 @@ static void import_handle(struct call *call) {
     CUmemGenericAllocationHandle handle = 0;
     if (!offer_take(call, 1 << OFFER_HANDLE, &taken))
         return;
-    /* It would be paid only as far as it is mapped: the driver tells nobody how large it is. Here all that is physically held
-     * must be counted, so this goes without such. */
-    if (offer_orphaned(&taken)) {
-        offer_done(&taken);
-        return;
-    }
     say(call, "cuMemImportFromShareableHandle from %d, of %llu", taken.what.pid, (unsigned long long)taken.what.size);
     grows(call, 0, 0);
     void *descriptor = (void *)(intptr_t)taken.descriptor;
@@ -222,13 +216,10 @@ static void import_external(struct call *call) {
         offer_done(&taken);
         return;
     }
-    needs(call, taken.what.size);
+    needs(call, 0);
     grows(call, 0, 0);
     say(call, "cuImportExternalMemory from %d, of %llu", taken.what.pid, (unsigned long long)taken.what.size);
     CUresult result = CALL(cu.cuImportExternalMemory(&external, &from));
-    bool orphan = offer_orphaned(&taken);
-    if (!orphan)
-        needs(call, 0);
     if (result == CUDA_SUCCESS)
         taken.descriptor = -1; /* it is the driver's now */
     offer_done(&taken);
@@ -236,7 +227,6 @@ static void import_external(struct call *call) {
         return;
     struct object object = {.handle = (uintptr_t)external,
                             .size = taken.what.size,
-                            .slack = orphan ? taken.what.size : 0,
                             .context = call->context->serial,
                             .device = (int16_t)device,
                             .gpu = (int16_t)gpu,
@@ -339,8 +329,7 @@ static CUresult close_legacy(const struct object *object) {
     return cu.cuIpcCloseMemHandle(object->handle);
 }
 
-/* Its owner may free it, or die, at any moment; for what is gone, room for a block is asked for before the driver says so. Several
- * small ones may lie in one block, which is then counted again. */
+/* Its owner may free it, or die, at any moment. */
 static void open_legacy(struct call *call) {
     struct taken taken;
     CUdeviceptr address = 0;
@@ -361,9 +350,9 @@ static void open_legacy(struct call *call) {
     unsigned flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
     CUresult result = random_once_in(&call->random, 2) ? CALL(cu.cuIpcOpenMemHandle(&address, handle, flags))
                                                        : CALL(cu.cuIpcOpenMemHandle_v2(&address, handle, flags));
-    bool small = taken.what.size < MIB, orphan = offer_orphaned(&taken);
-    if (!orphan && !small)
-        needs(call, BLOCK);
+    bool orphan = offer_orphaned(&taken);
+    if (!orphan)
+        needs(call, 0);
     offer_done(&taken);
     if (result == CUDA_ERROR_INVALID_HANDLE) {
         say(call, ": it is gone");
@@ -375,7 +364,7 @@ static void open_legacy(struct call *call) {
            "cuMemsetD8");
     struct object object = {.handle = address,
                             .size = rounded(taken.what.size, BLOCK),
-                            .slack = orphan || small ? rounded(taken.what.size, BLOCK) : 0,
+                            .slack = orphan ? rounded(taken.what.size, BLOCK) : 0,
                             .context = call->context->serial,
                             .device = (int16_t)device,
                             .gpu = (int16_t)gpu,

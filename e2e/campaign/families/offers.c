@@ -55,9 +55,11 @@ void offer_done(struct taken *taken) {
     pthread_rwlock_unlock(&copies_lock);
 }
 
-/* See seat_may_die, and copies_lock. */
+/* See seat_may_die, and copies_lock. No seat: the conductor's, which does not die. */
 static bool may_copy(const struct taken *taken, const struct seat *seat) {
     pthread_rwlock_rdlock(&copies_lock);
+    if (seat == NULL)
+        return true;
     atomic_store(&taken->desk->copy_of, (uint32_t)(seat - board->seats) + 1);
     return !atomic_load(&seat->dying);
 }
@@ -87,6 +89,8 @@ static bool look_at(struct call *call, const struct seat *seat, const struct off
 
 bool offer_take(struct call *call, unsigned kinds, struct taken *taken) {
     unsigned start = (unsigned)random_below(&call->random, SEATS * OFFERS);
+    if (random_once_in(&call->random, 4) && look_at(call, NULL, &board->heirlooms[start % HEIRLOOMS], kinds, taken))
+        return true;
     for (unsigned n = 0; n < SEATS * OFFERS; n++) {
         unsigned i = (start + n) % (SEATS * OFFERS);
         const struct seat *seat = &board->seats[i / OFFERS];

@@ -227,6 +227,43 @@ static void it_is_told_from_other_memory(void) {
     CHECK_INT(capable, 1);
 }
 
+/* Of one allocation or several, as NVIDIA's open kernel module has it. */
+static void a_dma_buf_keeps_memory(void) {
+    CUmemGenericAllocationHandle handles[2];
+    CUdeviceptr plain, range;
+    uint64_t empty, before;
+    int whole = -1, several = -1, supported = 0;
+
+    context_on(0);
+    OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0));
+    CHECK_INT(supported, 1);
+    empty = look("test").used[0];
+    OK(cuMemAlloc_v2(&plain, 4 * MIB));
+    range = reserve(4 * MIB);
+    for (int i = 0; i < 2; i++) {
+        handles[i] = create(0, 2 * MIB);
+        OK(cuMemMap(range + (unsigned)i * 2 * MIB, 2 * MIB, 0, handles[i], 0));
+    }
+    before = look("test").used[0];
+    CHECK_INT(before, empty + 8 * MIB);
+    CHECK_INT(cuMemGetHandleForAddressRange(&whole, plain + 1, 4096, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
+              CUDA_ERROR_INVALID_VALUE);
+    CHECK_INT(cuMemGetHandleForAddressRange(&whole, range, 6 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
+              CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemGetHandleForAddressRange(&whole, plain, 4 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    OK(cuMemGetHandleForAddressRange(&several, range + MIB, 3 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    OK(cuMemFree_v2(plain));
+    for (int i = 0; i < 2; i++) {
+        OK(cuMemUnmap(range + (unsigned)i * 2 * MIB, 2 * MIB));
+        OK(cuMemRelease(handles[i]));
+    }
+    CHECK_INT(look("test").used[0], before);
+    close(whole);
+    CHECK_INT(look("test").used[0], before - 4 * MIB);
+    close(several);
+    CHECK_INT(look("test").used[0], empty);
+}
+
 static void entry_points_are_found(void) {
     void *found = NULL;
 
@@ -390,6 +427,7 @@ const struct test vmm_tests[] = {
     {"contexts come and go without it", contexts_come_and_go_without_it},
     {"memory of the host takes none of the GPU", memory_of_the_host_takes_none_of_the_gpu},
     {"it is told from other memory", it_is_told_from_other_memory},
+    {"a dma-buf keeps memory", a_dma_buf_keeps_memory},
     {"entry points are found", entry_points_are_found},
     {"properties are kept", properties_are_kept},
     {"an ordered fault fails a creation", an_ordered_fault_fails_a_creation},

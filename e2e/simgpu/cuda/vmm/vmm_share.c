@@ -1,5 +1,6 @@
 /* Handles that go from process to process as file descriptors. */
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "shared_objects.h"
@@ -66,14 +67,54 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     return ret;
 }
 
-/* What a descriptor of DMA-BUF needs, the simulated GPU has not got. */
+/* The object of the memory at an address, and how far it goes on from there. */
+static CUresult share_at(CUdeviceptr address, uint64_t *object, uint64_t *left) {
+    struct heap_shared shared;
+    struct allocation allocation;
+    struct range *range;
+    CUresult ret = CUDA_ERROR_INVALID_VALUE;
+
+    if (heap_find(address, &allocation) && heap_share(address, &shared) == CUDA_SUCCESS) {
+        *object = shared.object;
+        *left = allocation.base + allocation.size - address;
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&vmm_mutex);
+    range = range_find_locked(address);
+    if (range != NULL && range->kind == RANGE_MAPPED && !range->memory->multicast)
+        ret = vmm_share_locked(range->memory);
+    if (ret == CUDA_SUCCESS) {
+        *object = range->memory->object;
+        *left = range->base + range->size - address;
+    }
+    pthread_mutex_unlock(&vmm_mutex);
+    return ret;
+}
+
+/* A descriptor that keeps the memory, as NVIDIA's open kernel module has it: what is freed meanwhile, stays taken until
+ * the last copy is closed. It is no real dma-buf: no other device can attach to it. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType,
                                        unsigned long long flags) {
-    struct allocation allocation;
+    uint64_t object, left;
+    int fd = -1;
 
     REQUIRE_INITIALISED();
-    REQUIRE(handle != NULL && handleType == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && flags <= 1 && size != 0,
+    REQUIRE(handle != NULL && handleType == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && flags <= 1 && size != 0 &&
+                dptr % 4096 == 0 && size % 4096 == 0,
             CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(heap_find(dptr, &allocation), CUDA_ERROR_INVALID_VALUE);
-    return CUDA_ERROR_NOT_SUPPORTED;
+    for (uint64_t done = 0; done < size; done += left) {
+        CUresult ret = share_at(dptr + done, &object, &left);
+
+        if (ret == CUDA_SUCCESS && fd < 0)
+            fd = sim_shared_export(object);
+        else if (ret == CUDA_SUCCESS && sim_shared_export_also(fd, object) != 0)
+            ret = CUDA_ERROR_OPERATING_SYSTEM;
+        if (ret != CUDA_SUCCESS || fd < 0) {
+            if (fd >= 0)
+                close(fd);
+            return ret != CUDA_SUCCESS ? ret : CUDA_ERROR_OPERATING_SYSTEM;
+        }
+    }
+    memcpy(handle, &fd, sizeof(fd));
+    return CUDA_SUCCESS;
 }
