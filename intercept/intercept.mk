@@ -22,7 +22,7 @@ SHADOW_REGION := $(addprefix region/,region file teardown read tags share)
 SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
 SHADOW_IMAGE := $(addprefix image/,image ptx)
 SHADOW_STATE := $(addprefix state/,process table charge gpus visible contexts)
-SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports pools streams)
+SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports pools holes streams)
 SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
     $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr refused sparse vmm)
@@ -158,7 +158,7 @@ shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,la
 .PHONY: shadow-tsan
 shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan governor_test-tsan)
 	$(INTERCEPT_TEST_BUILD)/region_threads-tsan $(SHADOW_TEST_SEED)
-	$(INTERCEPT_TEST_BUILD)/shadow_test-tsan 1 test_threads test_first_calls_of_many_threads test_contexts
+	$(INTERCEPT_TEST_BUILD)/shadow_test-tsan 1 test_threads test_first_calls_of_many_threads test_contexts test_full_blocks_of_many_threads
 	$(GOVERNOR_TEST)-tsan
 
 # --- benchmark ---

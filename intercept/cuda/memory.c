@@ -244,7 +244,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     else if (borrowed)
         borrowed_freed(process, &allocation, result);
     else if (of_pool)
-        pools_freed(process, &allocation, streams_context(NULL), NULL, result);
+        pools_freed(process, &allocation, result);
     return result;
 }
 

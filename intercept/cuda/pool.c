@@ -35,9 +35,10 @@ static bool is_capturing(CUstream stream) {
 
 struct allocating {
     struct process *process;
-    CUmemoryPool handle;
+    struct pool_request request;
     struct pool *pool; /* NULL: not charged here */
     int gpu;
+    bool captured; /* the captures' lock is held: the call becomes a node of a graph */
 };
 
 /* The device whose default pool a handle is, if it was not created by a shadowed call: it may differ from the stream's. */
@@ -55,9 +56,9 @@ static CUresult find_owner(struct process *process, CUmemoryPool handle, CUdevic
 }
 
 /* The pool `handle`; if that is NULL, the current pool of the stream's device. */
-static CUresult find_pool(struct allocating *allocating, struct work *work, CUmemoryPool handle, CUstream stream) {
+static CUresult find_pool(struct allocating *allocating, struct work *work, CUmemoryPool handle) {
     struct entry not_ours;
-    CUresult result = place_of(work, stream);
+    CUresult result = place_of(work, allocating->request.stream);
     allocating->process = work->process;
     allocating->gpu = work->place.gpu;
     if (result != CUDA_SUCCESS || objects_find(allocating->process, KIND_POOL, (uintptr_t)handle, &not_ours))
@@ -66,7 +67,7 @@ static CUresult find_pool(struct allocating *allocating, struct work *work, CUme
     bool named = handle != NULL;
     if (!named && (result = REAL(cuDeviceGetMemPool)(&handle, device)) != CUDA_SUCCESS)
         return result;
-    allocating->handle = handle;
+    allocating->request.pool = handle;
     allocating->pool = pools_find(allocating->process, handle);
     if (allocating->pool != NULL)
         return CUDA_SUCCESS;
@@ -77,56 +78,64 @@ static CUresult find_pool(struct allocating *allocating, struct work *work, CUme
     return result != CUDA_SUCCESS || allocating->pool != NULL ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes what the pool may grow by when `bytes` are allocated from it, and holds the pool. */
-static CUresult before(struct allocating *allocating, struct work *work, CUmemoryPool handle, CUstream stream,
-                       size_t bytes) {
-    CUresult result = find_pool(allocating, work, handle, stream);
-    struct pool *pool = allocating->pool;
-    if (result != CUDA_SUCCESS || pool == NULL)
+/* Makes sure that the pool has a place or room, and holds it until `after`. */
+static CUresult before(struct allocating *allocating, enum pools_effort effort) {
+    struct process *process = allocating->process;
+    CUresult result =
+        allocating->pool == NULL ? CUDA_SUCCESS : pools_enter(process, allocating->pool, &allocating->request, effort);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !is_capturing(allocating->request.stream))
         return result;
-    result = pools_try(allocating->process, pool, bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && is_capturing(stream)) {
-        /* The call becomes a node of a graph, which takes memory when it is launched. */
-        allocating->pool = NULL;
-        return CUDA_SUCCESS;
-    }
-    return result == CUDA_ERROR_OUT_OF_MEMORY ? pools_enter(allocating->process, pool, bytes) : result;
+    /* A node of a graph takes memory when the graph is launched. The capture does not end before the call is done. */
+    lock_take(&process->captures);
+    allocating->captured = is_capturing(allocating->request.stream);
+    if (!allocating->captured)
+        lock_give(&process->captures);
+    return allocating->captured ? CUDA_SUCCESS : result;
 }
 
-static CUresult after(struct allocating *allocating, const struct work *work, CUresult result, CUdeviceptr *address,
-                      CUstream stream) {
+static CUresult after(struct allocating *allocating, const struct work *work, CUresult result, CUdeviceptr *address) {
     struct process *process = allocating->process;
-    struct allocated allocated = {0};
+    CUstream stream = allocating->request.stream;
     struct entry memory;
-    if (allocating->pool == NULL)
+    if (allocating->captured)
+        lock_give(&process->captures);
+    if (allocating->captured || allocating->pool == NULL)
         return result;
-    if (result == CUDA_SUCCESS)
-        allocated = (struct allocated){*address, is_capturing(stream)};
-    if (pools_leave(process, allocating->pool, allocated) || allocated.address == 0 || allocated.of_graph)
+    bool counted = pools_leave(process, allocating->pool, &allocating->request, result == CUDA_SUCCESS ? *address : 0);
+    if (counted || result != CUDA_SUCCESS || !pools_freeing(process, *address, &memory))
         return result;
-    bool ours = pools_freeing(process, *address, &memory);
-    result = REAL(cuMemFreeAsync)(*address, stream);
-    if (ours)
-        pools_freed(process, &memory, work->context, stream, result);
+    pools_freeing_in_stream(&memory);
+    pools_freed_in_stream(process, &memory, work->context, stream, REAL(cuMemFreeAsync)(*address, stream));
     *address = 0;
     /* The free comes after the stream's work: until then the pool cannot give back what it grew by. */
-    pools_trim(process, pools_gpu(allocating->pool), POOLS_AFTER_WAITING);
+    pools_trim(process, pools_gpu(allocating->pool), UINT64_MAX, POOLS_AFTER_WAITING);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 #define ALLOCATE(address, bytes, pool, stream, call)                                                                   \
     do {                                                                                                               \
-        struct allocating allocating = {0};                                                                            \
+        struct allocating allocating = {.request = {NULL, bytes, NULL, stream}};                                       \
         if ((address) == NULL || (bytes) == 0)                                                                         \
             return call;                                                                                               \
         WORK_IN_STREAM(stream);                                                                                        \
-        CUresult result = before(&allocating, &work, pool, stream, bytes);                                             \
-        return result == CUDA_SUCCESS ? after(&allocating, &work, call, address, stream) : result;                     \
+        allocating.request.context = work.context;                                                                     \
+        CUresult result = find_pool(&allocating, &work, pool);                                                         \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = CUDA_ERROR_OUT_OF_MEMORY;                                                                             \
+        for (enum pools_effort effort = POOLS_AT_ONCE; result == CUDA_ERROR_OUT_OF_MEMORY && effort < POOLS_EFFORTS;   \
+             effort++) {                                                                                               \
+            result = before(&allocating, effort);                                                                      \
+            if (result == CUDA_SUCCESS)                                                                                \
+                return after(&allocating, &work, call, address);                                                       \
+        }                                                                                                              \
+        return result;                                                                                                 \
     } while (0)
 
 /* Allocates from the pool that was charged: another thread may change the device's current pool meanwhile. */
 #define FROM_CURRENT(address, bytes, stream, real, real_from)                                                          \
-    (allocating.pool != NULL ? real_from(address, bytes, allocating.handle, stream) : real(address, bytes, stream))
+    (allocating.pool != NULL ? real_from(address, bytes, allocating.request.pool, stream)                              \
+                             : real(address, bytes, stream))
 
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
     ALLOCATE(address, bytes, NULL, stream,
@@ -169,8 +178,10 @@ static void linear_freed(struct process *process, const struct entry *memory, CU
 static struct freeing free_begins(CUdeviceptr address) {
     struct freeing freeing = {.process = process_if_open()};
     freeing.known = pools_freeing(freeing.process, address, &freeing.memory);
-    if (freeing.known)
+    if (freeing.known) {
+        pools_freeing_in_stream(&freeing.memory);
         return freeing;
+    }
     if (allocations_freeing(address, &freeing.memory))
         freeing.freed = linear_freed;
     else if (borrowed_freeing(freeing.process, address, &freeing.memory) ||
@@ -187,7 +198,7 @@ static CUresult free_ends(struct freeing *freeing, const struct work *work, CUst
     if (!freeing->known)
         return result;
     if (freeing->freed == NULL) {
-        pools_freed(freeing->process, &freeing->memory, work->context, stream, result);
+        pools_freed_in_stream(freeing->process, &freeing->memory, work->context, stream, result);
         return result;
     }
     if (result == CUDA_SUCCESS &&
@@ -244,7 +255,7 @@ static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemor
     streams_wait(process); /* after this its size cannot be queried */
     REAL(cuMemPoolTrimTo)(handle, 0);
     pools_settle(process);
-    if (!pools_destroying(process, pool))
+    if (!pools_destroying(pool))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     pools_destroyed(process, pool, result);
@@ -352,6 +363,25 @@ CUresult cuStreamDestroy(CUstream stream) {
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
     return destroy_stream(REAL(cuStreamDestroy_v2), stream);
+}
+
+/* See `before`. */
+static CUresult end_capture(cuStreamEndCapture_function real, CUstream stream, CUgraph *graph) {
+    struct process *process = process_if_open();
+    if (process == NULL)
+        return real(stream, graph);
+    lock_take(&process->captures);
+    CUresult result = real(stream, graph);
+    lock_give(&process->captures);
+    return result;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    return end_capture(REAL(cuStreamEndCapture), stream, graph);
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
+    return end_capture(REAL(cuStreamEndCapture_ptsz), stream, graph);
 }
 
 /* --- synchronisations --------------------------------------------------------------------------------------------- */

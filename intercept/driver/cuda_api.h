@@ -175,6 +175,7 @@ typedef enum CUpointer_attribute {
     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,    /* int */
     CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11, /* CUdeviceptr */
     CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,       /* size_t */
+    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,   /* CUmemoryPool; NULL: not of a pool */
 } CUpointer_attribute;
 
 typedef enum CUmemPool_attribute {
@@ -276,7 +277,10 @@ typedef enum CUgraphMem_attribute {
     CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
 } CUgraphMem_attribute;
 
-typedef enum CUstreamCaptureStatus { CU_STREAM_CAPTURE_STATUS_NONE = 0 } CUstreamCaptureStatus;
+typedef enum CUstreamCaptureStatus {
+    CU_STREAM_CAPTURE_STATUS_NONE = 0,
+    CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
+} CUstreamCaptureStatus;
 
 typedef enum CUstreamCaptureMode { CU_STREAM_CAPTURE_MODE_RELAXED = 2 } CUstreamCaptureMode;
 

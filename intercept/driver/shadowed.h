@@ -98,6 +98,7 @@
       (CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data))                                         \
     X(cuStreamDestroy, "cuStreamDestroy", 2000, ANY, (CUstream stream))                                                \
     X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, ANY, (CUstream stream))                                             \
+    CUDA_STREAM_FORMS(X, cuStreamEndCapture, "cuStreamEndCapture", 10000, (CUstream stream, CUgraph *graph))           \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000, ANY, (void))                                                         \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000, LEGACY, (CUstream stream))                                     \
     X(cuStreamSynchronize_ptsz, "cuStreamSynchronize", 7000, PER_THREAD, (CUstream stream))                            \

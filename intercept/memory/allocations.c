@@ -18,29 +18,77 @@ static uint32_t takes_so_far(const struct grant *grant) {
 
 typedef CUresult take_function(struct process *process, int gpu, uint64_t pages, struct charge *charge);
 
-static CUresult grant_by(take_function *take, struct grant *grant, struct work *work, uint64_t bytes, bool packed) {
+static void set_roomy(struct process *process, unsigned shard) {
+    if (atomic_load_explicit(&process->roomy, memory_order_relaxed) != shard)
+        atomic_store_explicit(&process->roomy, shard, memory_order_relaxed);
+}
+
+/* Keeps other small allocations away if a block has room. */
+static bool packs_into_ours(struct grant *grant, uint64_t bytes) {
+    struct process *process = grant->process;
+    bool found = false;
+    gate_close(&process->packing);
+    unsigned first = atomic_load_explicit(&process->roomy, memory_order_relaxed);
+    for (unsigned i = 0; i < SHARDS && !found; i++) {
+        struct shard *shard = &process->shards[(first + i) % SHARDS];
+        lock_take(&shard->lock);
+        found = blocks_find_room(shard, grant->context, bytes, &grant->place);
+        lock_give(&shard->lock);
+        if (found)
+            set_roomy(process, (first + i) % SHARDS);
+    }
+    if (!found)
+        gate_open(&process->packing);
+    return found;
+}
+
+/* `bytes` is 0 if no block of ours may be used. */
+static CUresult take_packed(take_function *take, struct grant *grant, int gpu, uint64_t bytes) {
+    CUresult result = charge_try(grant->process, gpu, BLOCK_PAGES, &grant->charge);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && bytes != 0 && packs_into_ours(grant, bytes)) {
+        grant->packing = PACKING_INTO_OURS;
+        return CUDA_SUCCESS;
+    }
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && take != charge_try)
+        result = take(grant->process, gpu, BLOCK_PAGES, &grant->charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    gate_enter(&grant->process->packing);
+    grant->packing = PACKING_INTO_ANY;
+    return CUDA_SUCCESS;
+}
+
+static CUresult grant_by(take_function *take, struct grant *grant, struct work *work, uint64_t bytes, bool packed,
+                         bool managed) {
     CUresult result = contexts_place(work);
     if (result != CUDA_SUCCESS)
         return result;
     grant->process = work->process;
     grant->context = work->place.context;
     grant->packed = packed;
+    grant->packing = PACKING_NOT;
     grant->further = NULL;
-    result = take(grant->process, work->place.gpu, pages_of(bytes), &grant->charge);
+    result = packed ? take_packed(take, grant, work->place.gpu, managed ? 0 : bytes)
+                    : take(grant->process, work->place.gpu, pages_of(bytes), &grant->charge);
     grant->takes = takes_so_far(grant);
     return result;
 }
 
 CUresult allocations_grant(struct grant *grant, struct work *work, uint64_t bytes) {
-    return grant_by(pools_take, grant, work, bytes, bytes < PACKED_BELOW_BYTES);
+    return grant_by(pools_take, grant, work, bytes, bytes < PACKED_BELOW_BYTES, false);
 }
 
 CUresult allocations_grant_spilled(struct grant *grant, struct work *work, uint64_t bytes) {
-    return grant_by(charge_spill, grant, work, bytes, false);
+    return grant_by(charge_spill, grant, work, bytes, false, false);
 }
 
 /* Gives back what of a grant is left. */
 static void give_back(struct grant *grant) {
+    if (grant->packing == PACKING_INTO_ANY)
+        gate_leave(&grant->process->packing);
+    else if (grant->packing == PACKING_INTO_OURS)
+        gate_open(&grant->process->packing);
+    grant->packing = PACKING_NOT;
     charge_give(grant->process, &grant->charge);
     for (unsigned i = 0; grant->further != NULL && i < grant->further->count; i++)
         charge_give(grant->process, &grant->further->charges[i]);
@@ -48,7 +96,7 @@ static void give_back(struct grant *grant) {
 
 CUresult allocations_grant_everywhere(struct grant *grant, struct work *work, struct further_charges *further,
                                       uint64_t bytes) {
-    CUresult result = allocations_grant(grant, work, bytes);
+    CUresult result = grant_by(pools_take, grant, work, bytes, bytes < PACKED_BELOW_BYTES, true);
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t visible = gpus_visible(grant->process);
@@ -68,6 +116,8 @@ CUresult allocations_grant_everywhere(struct grant *grant, struct work *work, st
 CUresult allocations_resize(struct grant *grant, uint64_t bytes) {
     uint64_t pages = pages_of(bytes);
     grant->packed = bytes < PACKED_BELOW_BYTES;
+    if (grant->packing == PACKING_INTO_OURS && grant->packed)
+        return CUDA_SUCCESS;
     if (pages > grant->charge.pages)
         return charge_grow(grant->process, &grant->charge, pages - grant->charge.pages);
     charge_give_part(grant->process, &grant->charge, grant->charge.pages - pages);
@@ -82,11 +132,12 @@ static bool is_packed(const struct entry *allocation) {
  * lock. */
 static void end(struct process *process, struct shard *shard, const struct entry *allocation) {
     struct charge charge = allocation->charge;
-    if (is_packed(allocation) && charge.share != 0)
-        charge_unname(process, charge.region, charge.share);
-    if (is_packed(allocation))
+    if (is_packed(allocation)) {
+        if (charge.share != 0)
+            charge_unname(process, charge.region, charge.share);
         charge = blocks_left(process, shard, allocation);
-    else if (charge.spilled)
+        set_roomy(process, (unsigned)(shard - process->shards));
+    } else if (charge.spilled)
         atomic_fetch_sub_explicit(&process->on_host, 1, memory_order_relaxed);
     else
         further_end(process, shard, allocation->with);
@@ -97,6 +148,8 @@ static void end(struct process *process, struct shard *shard, const struct entry
 /* Charges an allocation that is in no block. Its `with` is its size if it lies in host memory, else the number of its
  * further charges. */
 static bool charge_alone(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes) {
+    if (grant->charge.pages == 0)
+        return false;
     if (grant->charge.spilled)
         allocation->with = bytes;
     else if (grant->further != NULL && grant->further->count != 0)
@@ -120,7 +173,7 @@ static bool record(struct shard *shard, struct grant *grant, CUdeviceptr address
     struct entry *put = table_put(&shard->allocations, allocation);
     if (put == NULL)
         return false;
-    if (packed ? blocks_join(shard, grant, put) : charge_alone(shard, grant, put, bytes))
+    if (packed ? blocks_join(shard, grant, put, bytes) : charge_alone(shard, grant, put, bytes))
         return true;
     table_remove(&shard->allocations, put);
     return false;
@@ -159,19 +212,55 @@ static void replace(struct shard *shard, struct entry *former, const struct gran
     end(grant->process, shard, &aside);
 }
 
+static bool record_at(struct grant *grant, CUdeviceptr address, uint64_t bytes) {
+    struct shard *shard = shard_of(grant->process, address);
+    lock_take(&shard->lock);
+    struct entry *former = table_find(&shard->allocations, address);
+    if (former != NULL)
+        replace(shard, former, grant);
+    bool recorded = record(shard, grant, address, bytes);
+    lock_give(&shard->lock);
+    return recorded;
+}
+
+/* Takes over the charge of the block in which there was room, if the driver has released that. */
+static void let_go(struct grant *grant) {
+    struct shard *shard = shard_of(grant->process, grant->place.key);
+    lock_take(&shard->lock);
+    struct charge charge = blocks_let_go(shard, &grant->place);
+    lock_give(&shard->lock);
+    if (charge.share != 0) /* exported meanwhile */
+        charge_end(grant->process, &charge);
+    else if (charge.pages != 0)
+        grant->charge = charge;
+    grant->place.key = 0;
+}
+
+/* The driver took a block: since another thread has freed all of ours, or although there was room in it. */
+static CUresult take_late(struct grant *grant, uint64_t bytes) {
+    let_go(grant);
+    if (grant->charge.pages >= pages_of(bytes))
+        return CUDA_SUCCESS;
+    for (unsigned i = 0; i < SHARDS; i++) {
+        lock_take(&grant->process->shards[i].lock);
+        blocks_have_none(&grant->process->shards[i], grant->context);
+        lock_give(&grant->process->shards[i].lock);
+    }
+    return charge_try(grant->process, grant->charge.gpu, pages_of(bytes), &grant->charge);
+}
+
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes) {
     contexts_failed(grant->process, result);
     if (result == CUDA_SUCCESS && address != 0) {
-        struct shard *shard = shard_of(grant->process, address);
         pools_address_taken(grant->process, address);
-        lock_take(&shard->lock);
-        struct entry *former = table_find(&shard->allocations, address);
-        if (former != NULL)
-            replace(shard, former, grant);
-        if (!record(shard, grant, address, bytes))
+        bool recorded = record_at(grant, address, bytes);
+        if (!recorded && grant->packing == PACKING_INTO_OURS && (result = take_late(grant, bytes)) == CUDA_SUCCESS)
+            recorded = record_at(grant, address, bytes);
+        if (!recorded)
             result = CUDA_ERROR_OUT_OF_MEMORY;
-        lock_give(&shard->lock);
     }
+    if (grant->packing == PACKING_INTO_OURS && grant->place.key != 0)
+        let_go(grant);
     give_back(grant);
     return result;
 }

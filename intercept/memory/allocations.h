@@ -4,8 +4,8 @@
  *
  * Small allocations: the GPU maps memory in blocks of 2 MiB, and the driver packs several small allocations into one
  * block. Only the address tells which block an allocation is in. So a whole block is taken before the driver is called,
- * and given back at once if that block was charged already; the last allocation that leaves a block gives it back. See
- * blocks.h.
+ * and given back at once if that block was charged already; the last allocation that leaves a block gives it back. If no
+ * block can be taken, but one certainly has room, the driver is called without, and alone: then it takes none. See blocks.h.
  *
  * Source: "Memory Management" in the CUDA driver API's documentation. The packing is not documented; it was observed.
  */
@@ -19,8 +19,10 @@ struct grant {
     struct process *process;
     struct charge charge;
     uint32_t context;
-    uint32_t takes;                  /* how often this process had taken from the region, see allocations.c */
-    bool packed;                     /* the driver packs allocations of this size into blocks */
+    uint32_t takes; /* how often this process had taken from the region, see allocations.c */
+    bool packed;    /* the driver packs allocations of this size into blocks */
+    enum { PACKING_NOT, PACKING_INTO_ANY, PACKING_INTO_OURS } packing; /* in the gate of packing; or it is closed */
+    struct entry place;              /* for PACKING_INTO_OURS: in which block there is room */
     struct further_charges *further; /* NULL: the memory cannot move to another GPU */
 };
 

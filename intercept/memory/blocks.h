@@ -5,7 +5,7 @@
  * While the last allocation is being freed, the driver may reuse the block's addresses before it has released the
  * memory. So an allocation joins a block only if that holds other allocations of the same context that are not being
  * freed. Else it starts a new block, perhaps at the same address. Hence a block is identified by a number, which is the
- * `with` of its allocations.
+ * `with` of its allocations: the address of its map.
  *
  * The caller holds the shard's lock.
  */
@@ -15,8 +15,19 @@
 #include "memory/allocations.h"
 
 /* Puts a recorded allocation into its block. A new block takes over the grant's charges. False if there is no memory
- * for a new one. */
-bool blocks_join(struct shard *shard, struct grant *grant, struct entry *allocation);
+ * for a new one, or if the grant has none. */
+bool blocks_join(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes);
+
+/*
+ * Looks for a block of a context that certainly has room for so many bytes: then the driver takes no other. Managed memory
+ * has blocks of its own. If there is one, `place` stands for an allocation in it, so that the block stays charged, until
+ * blocks_let_go. That returns the block's charge if the driver has released the block since.
+ */
+bool blocks_find_room(struct shard *shard, uint32_t context, uint64_t bytes, struct entry *place);
+struct charge blocks_let_go(struct shard *shard, const struct entry *place);
+
+/* The driver found no room where there was some, by the above: it is not relied on again. */
+void blocks_have_none(struct shard *shard, uint32_t context);
 
 /* An allocation is about to be freed; the driver refused to free it; the driver freed it. The last returns the charge
  * that ends. */

@@ -17,8 +17,9 @@ static bool take_out(struct objects *objects, enum kind kind, struct entry *entr
     return true;
 }
 
+/* Whether an entry has no charge of its own. */
 static bool holds_memory(enum kind kind) {
-    return kind == KIND_MAPPING || kind == KIND_ARRAY_MAPPING || kind == KIND_BINDING;
+    return kind == KIND_MAPPING || kind == KIND_ARRAY_MAPPING || kind == KIND_BINDING || kind == KIND_POOL_MEMORY;
 }
 
 static void end(struct process *process, enum kind kind, const struct entry *entry) {

@@ -1,11 +1,16 @@
 #include "memory/pools.h"
 
 #include "driver/cuda_real.h"
+#include "memory/holes.h"
 #include "memory/objects.h"
 #include "memory/streams.h"
+#include "state/contexts.h"
 #include "system/mapped.h"
 
 #define GROWTH_PAGES (POOLS_GROWTH_BYTES >> REGION_PAGE_SHIFT)
+
+/* Holes that are looked at before pages are taken. */
+#define FEW_HOLES 16
 
 struct pool {
     struct pool *next;
@@ -19,11 +24,14 @@ struct pool {
     bool placed;                  /* the region of its charge is final */
     _Atomic uint32_t allocations; /* that exist */
     struct charge charge;         /* what the driver has reserved */
-    struct charge headroom;       /* taken for growth; in this process's own slot, even if the pool is a share */
+    /* Taken for the driver's call in progress, or for launches of graphs that are being made; never a share, even if the
+     * pool is one. */
+    struct charge growth;
+    uint64_t reserved; /* what the driver last reported, in pages */
+    struct holes holes;
     /* Of the memory of graphs: */
-    struct charge growth; /* taken for launches that are being made */
-    uint64_t launching;   /* pages that these need at most */
-    uint64_t left;        /* pages that earlier launches may have left allocated */
+    uint64_t launching; /* pages that the launches that are being made need at most */
+    uint64_t left;      /* pages that earlier launches may have left allocated */
 };
 
 /* Under the pools' lock. A destroyed and empty record is used again. */
@@ -38,6 +46,8 @@ static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice 
     }
     if (idle != NULL) {
         idle->destroyed = idle->placed = false;
+        idle->reserved = 0;
+        holes_forget(&idle->holes);
     } else if ((idle = mapped_new(sizeof *idle)) != NULL) {
         idle->next = atomic_load(&process->pools.first);
         atomic_store(&process->pools.first, idle);
@@ -79,22 +89,33 @@ struct pool *pools_find(struct process *process, CUmemoryPool handle) {
 
 /* --- taking ------------------------------------------------------------------------------------------------------- */
 
-/* Repeats an attempt that was refused for want of memory, after this process's pools gave back what they do not use. */
-#define TRIMMING(process, gpu, result, attempt)                                                                        \
+/* The pages of a GPU that are missing for so many to be granted; all, if not too few are left. */
+static uint64_t missing_of(struct process *process, int gpu, uint64_t pages) {
+    uint64_t most = 0;
+    for (unsigned i = (unsigned)gpu; i < process->claims.count; i++) {
+        struct charge there = {.region = (uint8_t)(i & 0x7f)};
+        uint64_t left = process->claims.gpu[i] == gpu ? charge_left(process, &there) : 0;
+        most = left > most ? left : most;
+    }
+    return most < pages ? pages - most : pages;
+}
+
+/* Repeats an attempt that was refused for want of memory, after this process's pools gave back what is missing. */
+#define TRIMMING(process, gpu, pages, result, attempt)                                                                 \
     for (enum pools_effort effort = POOLS_WHAT_IS_FREE;                                                                \
          (result) == CUDA_ERROR_OUT_OF_MEMORY && effort < POOLS_EFFORTS; effort++)                                     \
-        if (pools_trim(process, gpu, effort))                                                                          \
+        if (pools_trim(process, gpu, missing_of(process, gpu, pages), effort))                                         \
     (result) = (attempt)
 
 CUresult pools_take(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
     CUresult result = charge_try(process, gpu, pages, charge);
-    TRIMMING(process, gpu, result, charge_try(process, gpu, pages, charge));
+    TRIMMING(process, gpu, pages, result, charge_try(process, gpu, pages, charge));
     return result;
 }
 
 CUresult pools_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
     CUresult result = charge_try_like(process, other, pages, charge);
-    TRIMMING(process, other->gpu, result, charge_try_like(process, other, pages, charge));
+    TRIMMING(process, other->gpu, pages, result, charge_try_like(process, other, pages, charge));
     return result;
 }
 
@@ -126,14 +147,13 @@ static void move_grown(struct process *process, struct pool *pool, struct charge
 }
 
 /* Under the pool's lock: charges what the driver has reserved, first from what was taken for growth. What graphs that are
- * being launched rely on stays charged, even if it was trimmed meanwhile. */
-static void settle(struct process *process, struct pool *pool) {
+ * being launched rely on stays charged, even if it was trimmed meanwhile. False if there is no room for all of it. */
+static bool settle(struct process *process, struct pool *pool) {
     struct charge late;
     uint64_t reserved = pool->charge.pages, needed = pool->launching != 0 ? pool->launching + pool->left : 0;
     if (!pool->destroyed && !pool->destroying &&
         !reserved_pages(pool, &reserved)) /* unknown: assume all that was taken */
-        reserved = pool->charge.pages + pool->headroom.pages + pool->growth.pages;
-    move_grown(process, pool, &pool->headroom, reserved);
+        reserved = pool->charge.pages + pool->growth.pages;
     move_grown(process, pool, &pool->growth, reserved);
     /* More than was taken: the limit may be exceeded, and nothing is granted until it no longer is. */
     if (reserved > pool->charge.pages && (pool->charge.pages != 0 || pool->charge.share != 0))
@@ -143,36 +163,10 @@ static void settle(struct process *process, struct pool *pool) {
     reserved = reserved > needed ? reserved : needed;
     if (reserved < pool->charge.pages)
         charge_give_part(process, &pool->charge, pool->charge.pages - reserved);
-}
-
-/* --- headroom ----------------------------------------------------------------------------------------------------- */
-
-/*
- * The driver does not report whether an allocation will fit into a pool or make it grow. So a pool is used only while
- * the most that it may grow by, its headroom, is taken. A pool that holds memory keeps one piece of headroom between
- * calls, until it is settled; so most calls take nothing. If the claim is nearly full, it keeps the piece then, too, and
- * may not grow by it: otherwise memory that is freed in a full pool could not be allocated again.
- */
-
-/* Under the pool's lock. */
-static void give_headroom(struct process *process, struct pool *pool, uint64_t keep) {
-    if (pool->headroom.pages > keep)
-        charge_give_part(process, &pool->headroom, pool->headroom.pages - keep);
-}
-
-/* Under the pool's lock, after a call. */
-static void keep_headroom(struct process *process, struct pool *pool) {
-    bool keeps = pool->charge.pages != 0 && !pool->destroyed && !pool->destroying;
-    give_headroom(process, pool, keeps ? GROWTH_PAGES : 0);
-}
-
-/* Under the pool's lock. */
-static void settle_headroom(struct process *process, struct pool *pool) {
-    if (pool->headroom.pages == 0)
-        return;
-    keep_headroom(process, pool);
-    if (charge_left(process, &pool->headroom) + pool->headroom.pages >= 2 * GROWTH_PAGES)
-        give_headroom(process, pool, 0);
+    if (reserved < pool->reserved)
+        holes_forget(&pool->holes); /* some of them are gone */
+    pool->reserved = reserved;
+    return reserved == pool->charge.pages;
 }
 
 /* The driver does not report a destroyed pool's size: it is gone when its last allocation was freed and the streams
@@ -206,19 +200,35 @@ void pools_settle(struct process *process) {
     for (struct pool *pool = first; pool != NULL; pool = pool->next) {
         lock_take(&pool->lock);
         settle(process, pool);
-        settle_headroom(process, pool);
         lock_give(&pool->lock);
     }
 }
 
-static void trim(struct process *process, struct pool *pool) {
+/* Under the pool's lock: has the driver release so many pages, if it can, and not many more. It releases whole pieces of a
+ * pool, whose sizes are not known. */
+static void release(struct pool *pool, uint64_t pages) {
+    uint64_t before = 0, keep = 1;
+    bool known = reserved_pages(pool, &before);
+    uint64_t now = before;
+    for (uint64_t give = pages; keep != 0 && before - now < pages; give *= 2) {
+        keep = known && give < before ? before - give : 0;
+        REAL(cuMemPoolTrimTo)(pool->handle, keep << REGION_PAGE_SHIFT);
+        known = known && reserved_pages(pool, &now);
+    }
+}
+
+/* The pages that were given back. */
+static uint64_t trim(struct process *process, struct pool *pool, uint64_t pages) {
     lock_take(&pool->lock);
-    give_headroom(process, pool, 0);
+    uint64_t before = pool->charge.pages;
     if (pool->graphs)
         REAL(cuDeviceGraphMemTrim)(pool->device);
     else if (!pool->destroyed && !pool->destroying)
-        REAL(cuMemPoolTrimTo)(pool->handle, 0);
+        release(pool, pages);
+    settle(process, pool);
+    uint64_t now = pool->charge.pages;
     lock_give(&pool->lock);
+    return now < before ? before - now : 0;
 }
 
 static bool may_shrink(struct pool *pool, int gpu) {
@@ -228,7 +238,7 @@ static bool may_shrink(struct pool *pool, int gpu) {
     return may;
 }
 
-bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
+bool pools_trim(struct process *process, int gpu, uint64_t pages, enum pools_effort effort) {
     bool any = atomic_load(&process->streams.waiting) != 0;
     struct pool *first = atomic_load(&process->pools.first);
     for (struct pool *pool = first; pool != NULL && !any; pool = pool->next)
@@ -237,9 +247,10 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
         return false;
     if (effort == POOLS_AFTER_WAITING)
         streams_wait(process);
-    for (struct pool *pool = first; pool != NULL; pool = pool->next)
-        if (may_shrink(pool, gpu))
-            trim(process, pool);
+    for (struct pool *pool = first; pool != NULL && pages != 0; pool = pool->next) {
+        uint64_t given = may_shrink(pool, gpu) ? trim(process, pool, pages) : 0;
+        pages -= given < pages ? given : pages;
+    }
     pools_settle(process);
     return true;
 }
@@ -261,66 +272,115 @@ static void place(struct pool *pool, const struct charge *growth) {
     pool->placed = true;
 }
 
-/* Under the pool's lock: takes what is missing of this headroom. */
-static CUresult widen(struct process *process, struct pool *pool, uint64_t pages) {
-    struct charge more;
-    uint64_t missing = pages > pool->headroom.pages ? pages - pool->headroom.pages : 0;
-    if (missing == 0)
-        return CUDA_SUCCESS;
+/* Under the pool's lock. */
+static CUresult take_growth(struct process *process, struct pool *pool, uint64_t bytes) {
     bool placed = is_placed(pool);
-    CUresult result = placed ? charge_try_like(process, &pool->charge, missing, &more)
-                             : charge_try(process, pool->gpu, missing, &more);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!placed)
-        place(pool, &more);
-    more.pages += pool->headroom.pages;
-    pool->headroom = more;
-    return CUDA_SUCCESS;
+    CUresult result = placed ? charge_try_like(process, &pool->charge, pages_to_grow(bytes), &pool->growth)
+                             : charge_try(process, pool->gpu, pages_to_grow(bytes), &pool->growth);
+    if (result == CUDA_SUCCESS && !placed)
+        place(pool, &pool->growth);
+    return result;
 }
 
-static CUresult enter(struct process *process, struct pool *pool, uint64_t pages) {
+/* Whose frees are executed before what is put into this stream. */
+static uint64_t owner_of(CUcontext context, CUstream stream) {
+    if (stream == CU_STREAM_PER_THREAD)
+        return HOLES_NOBODYS;
+    return contexts_is_default_stream(stream) ? (uintptr_t)context : (uintptr_t)stream;
+}
+
+/* Under the pool's lock: once the streams have executed their frees, every hole can be used. That they have is found out by
+ * synchronising, at which the pool may shrink. */
+static bool fits_if_executed(struct process *process, struct pool *pool, const struct pool_request *request) {
+    if (!pool->holes.owned || !streams_are_idle(process))
+        return false;
+    settle(process, pool);
+    holes_executed(&pool->holes);
+    return holes_fit(&pool->holes, request->bytes, HOLES_NOBODYS, SIZE_MAX);
+}
+
+/* The pool's lock is kept if there is a place, or room to grow. */
+static CUresult enter(struct process *process, struct pool *pool, const struct pool_request *request, bool thoroughly) {
+    uint64_t owner = owner_of(request->context, request->stream);
+    CUresult result = CUDA_SUCCESS;
     lock_take(&pool->lock);
-    CUresult result = widen(process, pool, pages);
+    if (pool->handle != request->pool || pool->destroyed || pool->destroying) {
+        lock_give(&pool->lock); /* another thread has destroyed it */
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (holes_fit(&pool->holes, request->bytes, owner, FEW_HOLES))
+        return result;
+    result = take_growth(process, pool, request->bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && (holes_fit(&pool->holes, request->bytes, owner, SIZE_MAX) ||
+                                               (thoroughly && fits_if_executed(process, pool, request))))
+        result = CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         lock_give(&pool->lock);
     return result;
 }
 
-CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes) {
-    return enter(process, pool, pages_to_grow(bytes));
+CUresult pools_enter(struct process *process, struct pool *pool, const struct pool_request *request,
+                     enum pools_effort effort) {
+    if (effort == POOLS_AFTER_WAITING)
+        streams_wait(process);
+    CUresult result = enter(process, pool, request, effort != POOLS_AT_ONCE);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || effort == POOLS_AT_ONCE)
+        return result;
+    pools_trim(process, pool->gpu, missing_of(process, pool->gpu, pages_to_grow(request->bytes)), POOLS_WHAT_IS_FREE);
+    return enter(process, pool, request, true);
 }
 
-CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes) {
-    CUresult result = pools_try(process, pool, bytes);
-    TRIMMING(process, pool->gpu, result, pools_try(process, pool, bytes));
-    return result;
+/* Whether the driver allocated from the pool. A node of a graph that is being captured has an address, too. */
+static bool is_of(const struct pool *pool, const struct pool_request *request, CUdeviceptr address) {
+    CUmemoryPool from = NULL;
+    if (request->stream == NULL || request->stream == CU_STREAM_LEGACY)
+        return true; /* cannot be captured */
+    return REAL(cuPointerGetAttribute)(&from, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) == CUDA_SUCCESS &&
+           from == pool->handle;
 }
 
-/* After a pool grew: whether it has, or gets, the headroom to reuse what is freed in it. */
-static bool has_headroom(struct process *process, struct pool *pool) {
-    CUresult result = enter(process, pool, GROWTH_PAGES);
-    TRIMMING(process, pool->gpu, result, enter(process, pool, GROWTH_PAGES));
-    if (result != CUDA_SUCCESS)
-        return false;
-    keep_headroom(process, pool);
-    lock_give(&pool->lock);
-    return true;
+/* Under the pool's lock, with which alone it is changed. */
+static void count_allocation(struct pool *pool, int change) {
+    uint32_t count = atomic_load_explicit(&pool->allocations, memory_order_relaxed) + (uint32_t)change;
+    atomic_store_explicit(&pool->allocations, count, memory_order_relaxed);
 }
 
-bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated) {
-    uint32_t before = pool->charge.pages;
-    settle(process, pool);
-    bool grew = pool->charge.pages > before;
-    if (allocated.address != 0 && !allocated.of_graph) {
-        atomic_fetch_add(&pool->allocations, 1);
+/* Under the pool's lock: what an allocation shows that was in no hole. What the pool grew by begins with it. */
+static void learn(struct pool *pool, CUdeviceptr address, uint64_t bytes, uint64_t grown) {
+    if (grown == 0 || grown != pages_to_grow(bytes))
+        holes_forget(&pool->holes); /* the driver did something else than was thought */
+    else if ((grown << REGION_PAGE_SHIFT) != bytes)
+        holes_add(&pool->holes, (struct hole){.start = address + bytes, .end = address + (grown << REGION_PAGE_SHIFT)});
+}
+
+/* In a hole, the pool did not grow. Else the driver is asked. */
+bool pools_leave(struct process *process, struct pool *pool, const struct pool_request *request, CUdeviceptr address) {
+    uint64_t bytes = (request->bytes + HOLES_UNIT - 1) & ~(HOLES_UNIT - 1), before = pool->reserved;
+    bool counted = true, apart = address % BLOCK_BYTES == 0;
+    bool known = address != 0 && holes_take(&pool->holes, address, address + bytes, &apart);
+    if (!known)
+        counted = settle(process, pool);
+    uint64_t grown = pool->reserved > before ? pool->reserved - before : 0;
+    charge_give(process, &pool->growth);
+    pool->growth = (struct charge){0};
+    if (known || (address != 0 && (grown != 0 || is_of(pool, request, address)))) {
+        if (!known)
+            learn(pool, address, bytes, grown);
+        count_allocation(pool, 1);
         objects_put(process, KIND_POOL_MEMORY,
-                    (struct entry){.key = allocated.address, .with = (uintptr_t)pool, .references = OBJECTS_PART});
+                    (struct entry){
+                        .key = address, .with = (uintptr_t)pool, .references = OBJECTS_PART, .holds = bytes | apart});
     }
-    if (!grew)
-        keep_headroom(process, pool);
     lock_give(&pool->lock);
-    return !grew || has_headroom(process, pool);
+    return counted;
+}
+
+void pools_stream_ended(struct process *process, CUstream stream) {
+    for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
+        lock_take(&pool->lock);
+        holes_owner_ended(&pool->holes, (uintptr_t)stream);
+        lock_give(&pool->lock);
+    }
 }
 
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
@@ -380,7 +440,7 @@ static CUresult try_launch(struct process *process, struct pool *pool, const str
 
 CUresult pools_graphs_before(struct process *process, struct pool *pool, const struct graph_need *need, bool runs) {
     CUresult result = try_launch(process, pool, need, runs);
-    TRIMMING(process, pool->gpu, result, try_launch(process, pool, need, runs));
+    TRIMMING(process, pool->gpu, need->most, result, try_launch(process, pool, need, runs));
     return result;
 }
 
@@ -410,16 +470,41 @@ bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *m
     return process != NULL && objects_remove(process, KIND_POOL_MEMORY, address, memory);
 }
 
-void pools_freed(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
-                 CUresult result) {
+/* Under the pool's lock, which it gives. */
+static void freed(struct process *process, const struct entry *memory, CUresult result) {
     struct pool *pool = pools_of(memory);
-    if (result != CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS)
+        count_allocation(pool, -1);
+    bool over = pool->destroyed && pool->allocations == 0;
+    lock_give(&pool->lock);
+    if (result != CUDA_SUCCESS)
         objects_put(process, KIND_POOL_MEMORY, *memory);
-        return;
-    }
-    streams_freed_in(process, context, stream);
-    if (atomic_fetch_sub(&pool->allocations, 1) == 1 && pool->destroyed)
+    else if (over)
         pools_settle(process);
+}
+
+void pools_freeing_in_stream(const struct entry *memory) {
+    lock_take(&pools_of(memory)->lock);
+}
+
+void pools_freed_in_stream(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
+                           CUresult result) {
+    bool apart = memory->holds % HOLES_UNIT != 0;
+    if (result == CUDA_SUCCESS) {
+        streams_freed_in(process, context, stream);
+        holes_add(&pools_of(memory)->holes, (struct hole){.start = memory->key,
+                                                          .end = memory->key + memory->holds - apart,
+                                                          .owner = owner_of(context, stream),
+                                                          .apart = apart});
+    }
+    freed(process, memory, result);
+}
+
+void pools_freed(struct process *process, const struct entry *memory, CUresult result) {
+    if (result == CUDA_SUCCESS)
+        streams_freed_in(process, streams_context(NULL), NULL);
+    lock_take(&pools_of(memory)->lock);
+    freed(process, memory, result);
 }
 
 /* If the driver reports nothing in use, the allocations that are still recorded ended without being freed. */
@@ -430,7 +515,7 @@ static void remove_if_cleared(struct process *process, struct pool *pool) {
     if (!pool->graphs && !pool->destroyed && !pool->destroying && atomic_load(&pool->allocations) != 0 &&
         REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS && used == 0)
         while (objects_remove_part(process, KIND_POOL_MEMORY, (uintptr_t)pool, &memory))
-            atomic_fetch_sub(&pool->allocations, 1);
+            count_allocation(pool, -1);
     lock_give(&pool->lock);
 }
 
@@ -442,14 +527,16 @@ void pools_primary_ended(struct process *process) {
 
 void pools_address_taken(struct process *process, CUdeviceptr address) {
     struct entry memory;
-    if (objects_remove(process, KIND_POOL_MEMORY, address, &memory))
-        atomic_fetch_sub(&pools_of(&memory)->allocations, 1);
+    if (!objects_remove(process, KIND_POOL_MEMORY, address, &memory))
+        return;
+    lock_take(&pools_of(&memory)->lock);
+    count_allocation(pools_of(&memory), -1);
+    lock_give(&pools_of(&memory)->lock);
 }
 
-bool pools_destroying(struct process *process, struct pool *pool) {
+bool pools_destroying(struct pool *pool) {
     lock_take(&pool->lock);
     bool first = !atomic_exchange(&pool->destroying, true);
-    give_headroom(process, pool, 0);
     lock_give(&pool->lock);
     return first;
 }

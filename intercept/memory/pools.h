@@ -4,8 +4,8 @@
  *
  * The driver reports the reserved size only afterwards. So before a call that may make a pool grow, the most that it
  * can grow by is taken from the claim. After the call the pool is settled: what the driver did not reserve is given
- * back, but for one piece that is kept for the next call. A pool that has shrunk (mostly at a synchronisation) is settled
- * at the next synchronisation, query of the free memory, or refused allocation.
+ * back. An allocation for which the pool certainly has a place (memory/holes.h) needs nothing. A pool that has shrunk
+ * (mostly at a synchronisation) is settled at the next synchronisation, query of the free memory, or refused allocation.
  *
  * Each pool has a lock, which is held while the driver is called, except to launch graphs; the list of pools has another.
  *
@@ -22,13 +22,14 @@
 #define POOLS_GROWTH_BYTES (UINT64_C(32) << 20)
 
 enum pools_effort {
+    POOLS_AT_ONCE,
     POOLS_WHAT_IS_FREE,  /* releases what pools hold unused */
     POOLS_AFTER_WAITING, /* first waits for pending frees */
     POOLS_EFFORTS
 };
 
-/* Trims this process's pools on a GPU. False if there was nothing to trim. */
-bool pools_trim(struct process *process, int gpu, enum pools_effort effort);
+/* Has this process's pools on a GPU give back so many pages, and not many more. False if there was nothing to trim. */
+bool pools_trim(struct process *process, int gpu, uint64_t pages, enum pools_effort effort);
 
 /* Settles all pools. Costs one load if there are none. */
 void pools_settle(struct process *process);
@@ -49,21 +50,23 @@ CUresult pools_take_like(struct process *process, const struct charge *other, ui
 /* Takes more pages into a charge, likewise: in the region where it lies, or anywhere on the GPU if it is empty. */
 CUresult pools_extend(struct process *process, struct charge *charge, int gpu, uint64_t pages);
 
-/*
- * Around a driver's call that allocates `bytes` from a pool. pools_try takes the most that the pool may grow by, and on
- * CUDA_SUCCESS holds the pool's lock until pools_leave. pools_enter does the same, and trims pools if the limit
- * refuses. pools_leave settles the pool and records the allocation. If it returns false, the pool grew beyond its room:
- * the caller frees the allocation and returns CUDA_ERROR_OUT_OF_MEMORY.
- */
-CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes);
-CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes);
-
-/* The driver's allocation; all zero if there is none. */
-struct allocated {
-    CUdeviceptr address;
-    bool of_graph; /* a node of a graph that is being captured */
+/* What is allocated, and where. */
+struct pool_request {
+    CUmemoryPool pool;
+    uint64_t bytes;
+    CUcontext context; /* the stream's */
+    CUstream stream;
 };
-bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated);
+
+/*
+ * Around a driver's call that allocates from a pool. pools_enter makes sure that there is a place in the pool or room for
+ * it to grow, and on CUDA_SUCCESS holds the pool's lock until pools_leave. A pool that ends meanwhile is an invalid value. pools_leave settles the pool and records the
+ * allocation (0: there is none). If it returns false, the pool grew beyond its room: the caller frees the allocation and
+ * returns CUDA_ERROR_OUT_OF_MEMORY.
+ */
+CUresult pools_enter(struct process *process, struct pool *pool, const struct pool_request *request,
+                     enum pools_effort effort);
+bool pools_leave(struct process *process, struct pool *pool, const struct pool_request *request, CUdeviceptr address);
 
 /* What a graph needs on one device, in pages. */
 struct graph_need {
@@ -79,10 +82,15 @@ CUresult pools_graphs_before(struct process *process, struct pool *pool, const s
 void pools_graphs_after(struct process *process, struct pool *pool, struct graph_need *need, bool launched);
 
 /* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. False if the address
- * is not known to be a pool's. */
+ * is not known to be a pool's. If it is freed in stream order, the two between them hold the pool's lock. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory);
-void pools_freed(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
-                 CUresult result);
+void pools_freeing_in_stream(const struct entry *memory);
+void pools_freed_in_stream(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
+                           CUresult result);
+void pools_freed(struct process *process, const struct entry *memory, CUresult result);
+
+/* A stream (NULL: any) has ended or is about to. */
+void pools_stream_ended(struct process *process, CUstream stream);
 
 /* A primary context ended, and with it the allocations from its device's default pool. */
 void pools_primary_ended(struct process *process);
@@ -94,7 +102,7 @@ void pools_address_taken(struct process *process, CUdeviceptr address);
 /* Destroying a pool: pools_destroying before the driver is called, pools_destroyed with its result. Its allocations
  * live on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);
-bool pools_destroying(struct process *process, struct pool *pool); /* false if another thread does so already */
+bool pools_destroying(struct pool *pool); /* false if another thread does so already */
 void pools_destroyed(struct process *process, struct pool *pool, CUresult result);
 
 /* A pool is about to be exported: see charge_exporting. */

@@ -1,6 +1,7 @@
 #include "memory/streams.h"
 
 #include "driver/cuda_real.h"
+#include "memory/pools.h"
 #include "state/contexts.h"
 #include "system/mapped.h"
 
@@ -228,6 +229,7 @@ void streams_ending(struct process *process, CUstream stream) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
     size_t index;
+    pools_stream_ended(process, stream);
     if (contexts_is_default_stream(stream) || !find(streams, stream, &index))
         return;
     lock_take(&streams->querying);
@@ -241,6 +243,7 @@ void streams_ending(struct process *process, CUstream stream) {
 void streams_context_ended(struct process *process, CUcontext context) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
+    pools_stream_ended(process, NULL);
     lock_take(&streams->querying);
     for (size_t i = 0; at(streams, i, &freed); i++) {
         if (freed.number == 0 || freed.context != context)

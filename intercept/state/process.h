@@ -5,7 +5,7 @@
  * Each part has its own lock. Locks are taken in this order, never in reverse:
  *
  *   1. a device's lifecycle, the gate of creations, a context's gate, the gates of graphs, of unmapping, borrowing and
- *      making, libraries, extras
+ *      making, libraries, extras, captures, the gate of packing
  *   2. the graphs', a pool's, the streams' two (`querying`, then `lock`)
  *   3. `opened` or `importing`, `exporting`, objects', an allocation shard's, contexts', a region's
  *
@@ -62,7 +62,8 @@ struct shard {
     struct table blocks;      /* by address >> BLOCK_SHIFT */
     struct table leaving;     /* blocks that another block has replaced, by number; see memory/blocks.h */
     struct table further;     /* charges on further GPUs, by number; see memory/further.h */
-    uint64_t last_number;     /* the last number of a block or of further charges */
+    uint64_t last_number;     /* the last number of further charges */
+    struct map *spare_maps;   /* see memory/blocks.c */
 };
 
 /* Kinds of objects: everything else that has a handle. See memory/objects.h. */
@@ -142,10 +143,13 @@ struct process {
     _Atomic int gpus[DEVICES_MAX]; /* by device: GPU + 1, NO_CLAIM, or 0 if unknown */
     struct contexts contexts;
     struct shard shards[SHARDS];
+    struct gate packing;      /* calls that make small allocations are in it; closed by one that may not take a block */
+    _Atomic unsigned roomy;   /* the shard where a small allocation was last freed, or found a place */
     _Atomic uint32_t on_host; /* number of allocations that lie in host memory */
     struct objects objects;
     struct pools pools;
     struct graphs graphs;
+    struct lock captures; /* no capture of a stream ends under it; see cuda/pool.c */
     struct streams streams;
     struct lock extras;              /* see context/extra.h */
     struct reentrant_lock libraries; /* see context/libraries.h */

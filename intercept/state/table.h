@@ -21,7 +21,8 @@ struct entry {
     uint64_t key; /* 0: the entry is free */
     union {
         struct charge charge;
-        uint64_t holds; /* in its place, of what holds physical memory: the memory's number; see memory/physical.c */
+        uint64_t
+            holds; /* in its place: the number of the physical memory (memory/physical.c), or a pool allocation's size */
     };
     uint32_t context;    /* serial number of the context that it lives in, or is; 0: none */
     uint32_t references; /* a count, or what the kind defines */

@@ -390,8 +390,9 @@ static CUdeviceptr take_blocks(uint64_t count, bool packed) {
 static CUdeviceptr place_small(unsigned slots) {
     CUdeviceptr address = 0;
     for (int i = 0; i < BLOCKS && address == 0; i++)
-        if (blocks[i].packed && blocks[i].context == current())
+        if (blocks[i].packed && blocks[i].context == current() && !fake_orders.new_block)
             address = place_in(&blocks[i], slots);
+    fake_orders.new_block = false;
     if (address == 0 && (address = take_blocks(1, true)) != 0)
         place_in(&blocks[(address - BASE) / BLOCK], slots);
     return address;
@@ -407,6 +408,12 @@ CUresult FAKE(cuMemAlloc_v2)(CUdeviceptr *address, size_t size) {
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!current()->used)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    pthread_mutex_lock(&mutex);
+    void (*allocating)(void) = fake_orders.allocating;
+    fake_orders.allocating = NULL;
+    pthread_mutex_unlock(&mutex);
+    if (allocating != NULL)
+        allocating();
     pthread_mutex_lock(&mutex);
     CUdeviceptr placed =
         size < FAKE_MIB ? place_small((unsigned)((size + 511) / 512)) : take_blocks((size + BLOCK - 1) / BLOCK, false);
@@ -723,12 +730,18 @@ CUresult FAKE(cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CU
     return CUDA_SUCCESS;
 }
 
-/* Of managed memory only, but for the device. */
+/* Of managed memory, but for the device and whose pool's it is. */
 CUresult FAKE(cuPointerGetAttribute)(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
     if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
         *(int *)value = 0;
         return CUDA_SUCCESS;
     }
+#ifndef FAKE_DRIVER_LIBRARY
+    if (attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) {
+        *(CUmemoryPool *)value = fake_pool_at(address);
+        return CUDA_SUCCESS;
+    }
+#endif
     if (address - fake_orders.managed[0] >= fake_orders.managed[1])
         return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {

@@ -29,7 +29,9 @@ enum fake_answers {
 
 struct fake_orders {
     CUresult fail_allocation;       /* what the next allocation returns */
+    void (*allocating)(void);       /* called first by the next allocation */
     void (*allocated)(CUdeviceptr); /* called after the next allocation, before its caller hears of it */
+    bool new_block;                 /* for the next small allocation, though there is room in another */
     CUresult fail_free;
     CUresult fail_context;
     void (*in_context)(void); /* called when the next context is about to be made */

@@ -1,6 +1,7 @@
 /* Not thread-safe. */
 #include "fake_streams.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,15 +9,18 @@
 #define UNIT ((uint64_t)512 << 10)
 #define UNITS (FAKE_PIECE_BYTES / UNIT)
 #define POOL_BASE ((CUdeviceptr)0x7e0000000000)
+#define NODE_BASE ((CUdeviceptr)0x7d0000000000)
 #define LATER 4096
 #define STREAMS 4096
 
 struct fake_counts fake_counts;
+struct fake_pool_orders fake_pool_orders;
 
 /* Work has numbers; that up to `done` is done unless the stream is stuck. */
 struct CUstream_st {
     CUcontext context;
     bool stuck, destroyed, ends_beside_free;
+    _Atomic bool capturing;
     uint64_t put, done;
     unsigned queries; /* until it is no longer stuck; 0: for good */
 };
@@ -61,13 +65,23 @@ static CUresult stream_context(CUstream stream, CUcontext *context) {
 
 static CUresult stream_capturing(CUstream stream, CUstreamCaptureStatus *status) {
     fake_counts.captures++;
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    *status =
+        atomic_load(&stream_of(stream)->capturing) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return stream_of(stream)->destroyed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static CUresult exchange_mode(CUstreamCaptureMode *mode) {
     (void)mode;
     return CUDA_SUCCESS;
+}
+
+void fake_stream_capture(CUstream stream) {
+    atomic_store(&stream_of(stream)->capturing, true);
+}
+
+static CUresult end_capture(CUstream stream, CUgraph *graph) {
+    *graph = NULL;
+    return atomic_exchange(&stream_of(stream)->capturing, false) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult stream_synchronize(CUstream stream) {
@@ -215,10 +229,17 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, CUmemoryPool handle
     struct pool *pool = (struct pool *)handle;
     CUdevice device = (CUdevice)(pool - pools);
     unsigned units = (unsigned)((bytes + UNIT - 1) / UNIT);
-    (void)stream;
+    bool grows = fake_pool_orders.grows;
+    if (fake_pool_orders.allocating != NULL)
+        fake_pool_orders.allocating();
+    fake_pool_orders = (struct fake_pool_orders){0};
     *address = 0;
+    if (atomic_load(&stream_of(stream)->capturing)) {
+        *address = NODE_BASE;
+        return CUDA_SUCCESS;
+    }
     for (unsigned i = 0; i < PIECES && *address == 0; i++)
-        if (pool->pieces[i].reserved)
+        if (pool->pieces[i].reserved && !grows)
             *address = place_in(pool, i, units, device);
     for (unsigned i = 0; i < PIECES && *address == 0 && units <= UNITS; i++) {
         if (pool->pieces[i].reserved)
@@ -235,6 +256,12 @@ static CUresult device_pool(CUmemoryPool *pool, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
+static CUresult allocate_from_current(CUdeviceptr *address, size_t bytes, CUstream stream) {
+    CUdevice device = 0;
+    fake_cuCtxGetDevice(&device);
+    return allocate(address, bytes, (CUmemoryPool)&pools[device], stream);
+}
+
 static CUresult pool_attribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value) {
     const struct pool *pool = (struct pool *)handle;
     cuuint64_t reserved = 0, used = 0;
@@ -247,20 +274,28 @@ static CUresult pool_attribute(CUmemoryPool handle, CUmemPool_attribute attribut
     return CUDA_SUCCESS;
 }
 
+/* As NVIDIA's documentation has it: until the pool holds less than this. */
 static CUresult pool_trim(CUmemoryPool handle, size_t keep) {
     struct pool *pool = (struct pool *)handle;
-    (void)keep;
+    cuuint64_t reserved;
     fake_counts.trims++;
-    for (unsigned i = 0; i < PIECES; i++) {
+    pool_attribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+    for (unsigned i = 0; i < PIECES && (reserved > keep || keep == 0); i++) {
         bool used = false;
         for (unsigned at = 0; at < UNITS; at++)
             used = used || pool->pieces[i].taken[at];
         if (used || !pool->pieces[i].reserved)
             continue;
         pool->pieces[i].reserved = false;
+        reserved -= FAKE_PIECE_BYTES;
         fake_take((CUdevice)(pool - pools), -(int64_t)FAKE_PIECE_BYTES);
     }
     return CUDA_SUCCESS;
+}
+
+CUmemoryPool fake_pool_at(CUdeviceptr address) {
+    CUdevice device;
+    return piece_of(address, &device) != NULL ? (CUmemoryPool)&pools[device] : NULL;
 }
 
 /* --- looking up --------------------------------------------------------------------------------------------------- */
@@ -275,6 +310,7 @@ void *fake_streams_lookup(const char *name) {
         {"cuStreamGetCtx", (any_function)stream_context},
         {"cuStreamIsCapturing", (any_function)stream_capturing},
         {"cuThreadExchangeStreamCaptureMode", (any_function)exchange_mode},
+        {"cuStreamEndCapture", (any_function)end_capture},
         {"cuStreamSynchronize", (any_function)stream_synchronize},
         {"cuStreamDestroy_v2", (any_function)stream_destroy},
         {"cuEventCreate", (any_function)event_create},
@@ -285,6 +321,7 @@ void *fake_streams_lookup(const char *name) {
         {"cuCtxPushCurrent_v2", (any_function)context_push},
         {"cuCtxPopCurrent_v2", (any_function)context_pop},
         {"cuMemFreeAsync", (any_function)free_async},
+        {"cuMemAllocAsync", (any_function)allocate_from_current},
         {"cuMemAllocFromPoolAsync", (any_function)allocate},
         {"cuDeviceGetMemPool", (any_function)device_pool},
         {"cuDeviceGetDefaultMemPool", (any_function)device_pool},

@@ -20,6 +20,19 @@ void fake_stream_stick_for(CUstream stream, unsigned queries);
 /* As another thread does it while memory is freed in the stream: once the library in front has asked for the context. */
 void fake_stream_destroy_beside_free(CUstream stream);
 
+/* What is allocated in it is a node of a graph, until the capture ends. */
+void fake_stream_capture(CUstream stream);
+
+/* Of the next allocation from a pool. */
+struct fake_pool_orders {
+    void (*allocating)(void); /* called first */
+    bool grows;               /* whatever is free */
+};
+extern struct fake_pool_orders fake_pool_orders;
+
+/* The pool that an address is of, or NULL. */
+CUmemoryPool fake_pool_at(CUdeviceptr address);
+
 /* What the library in front has done. */
 struct fake_counts {
     unsigned events;           /* that live */

@@ -163,6 +163,11 @@ check "says why, once" 1 "$(grep -c 'would not count toward the limit' "$work/sa
 check "on a node without HMM the driver answers" "1 1 1; 0 0; 1" "$(under b "$work/worker" own 2>"$work/said")"
 check "and the library says nothing" "" "$(cat "$work/said")"
 
+check "all that is free, by pools" "448 free, got 448, freed 112, got 112 again" "$(under a "$work/worker" full async 2>&1)"
+check "all of a preallocated pool" "448 free, got 224, freed 56, got 56 again" "$(under a "$work/worker" full prealloc 2>&1)"
+check "all that is free, by small pieces" "448 free, got 448, freed 3584, got 3584 again" "$(under a "$work/worker" full small 2>&1)"
+check "and not more than the limit" $((limit * mib)) "$(record a $first peak_bytes)"
+
 check "refused from a pool in the stream of another GPU" 0 "$(under b "$work/worker" elsewhere 2>&1; echo $?)"
 
 check "what a green context costs" 0 "$(under a "$work/worker" green-cost 2>&1; echo $?)"

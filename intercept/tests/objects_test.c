@@ -301,10 +301,10 @@ void test_destroyed_pools_are_not_found(void) {
     struct pool *graphs = pools_graphs(process, 0, 0), *pool = pools_memory(process, handle, 0, 0);
     CHECK(graphs != NULL && pool != graphs && pools_find(process, handle) == pool, "found");
     CHECK(pools_find(process, NULL) == NULL, "the memory of graphs is not a pool");
-    CHECK(pools_destroying(process, pool) && pools_find(process, handle) == NULL, "it is being destroyed");
+    CHECK(pools_destroying(pool) && pools_find(process, handle) == NULL, "it is being destroyed");
     pools_destroyed(process, pool, CUDA_ERROR_INVALID_VALUE);
     CHECK(pools_find(process, handle) == pool, "the driver refused");
-    CHECK(pools_destroying(process, pool), "destroyed");
+    CHECK(pools_destroying(pool), "destroyed");
     pools_destroyed(process, pool, CUDA_SUCCESS);
     CHECK(pools_find(process, handle) == NULL && pools_find(process, NULL) == NULL, "it is gone");
     CHECK(pools_memory(process, handle, 0, 0) != graphs && pools_find(process, handle) != NULL, "the handle again");

@@ -55,6 +55,15 @@ static uint64_t used(void) {
     return total - free;
 }
 
+/* What the claim counts at this moment; unlike cuMemGetInfo, this settles nothing. */
+static uint64_t counted(void) {
+    static struct claims looking;
+    CHECK(claims_open(&looking, false), "cannot be read");
+    uint64_t bytes = claims_used_bytes(&looking, claims_find_gpu(&looking, fake_uuid(0)));
+    claims_close(&looking);
+    return bytes;
+}
+
 /* What is said on stderr between redirect and collect. */
 static int saved_stderr, reading_stderr;
 
@@ -115,6 +124,114 @@ static void test_small_allocations_share_blocks(void) {
     for (int i = 17; i < MANY; i += IN_A_BLOCK)
         cuMemFree_v2(addresses[i]);
     CHECK(used() == 100 * MIB && used() == fake_physical(0), "used %llu", (unsigned long long)used());
+}
+
+/* Fills the claim, and all but the last block with allocations of a block. Returns how many small ones there are. */
+static int fill_with_small(CUdeviceptr *addresses, int most, size_t bytes, int blocks) {
+    CUdeviceptr linear;
+    int count = 0;
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - (100 + 2 * (uint64_t)blocks) * MIB) == CUDA_SUCCESS, "all but %d blocks",
+          blocks);
+    while (count < most && cuMemAlloc_v2(&addresses[count], bytes) == CUDA_SUCCESS)
+        count++;
+    return count;
+}
+
+/* In a full claim what was freed within blocks can be allocated again, and what has no place there cannot. */
+static void test_full_blocks_are_used_again(void) {
+    enum { BLOCKS = 4, IN_A_BLOCK = 32, MANY = BLOCKS * IN_A_BLOCK };
+    CUdeviceptr addresses[MANY + 1], other;
+    with_context(LIMIT);
+    CHECK(fill_with_small(addresses, MANY + 1, 64 << 10, BLOCKS) == MANY, "all blocks are full");
+    for (int round = 0; round < 3; round++) {
+        for (int i = round; i < MANY; i += 3)
+            CHECK(cuMemFree_v2(addresses[i]) == CUDA_SUCCESS, "free %d", i);
+        CHECK(cuMemAlloc_v2(&other, (64 << 10) + 1) == CUDA_ERROR_OUT_OF_MEMORY, "more than any hole");
+        for (int i = round; i < MANY; i += 3)
+            CHECK(cuMemAlloc_v2(&addresses[i], (64 << 10) - (unsigned)round) == CUDA_SUCCESS, "again %d", i);
+        CHECK(cuMemAlloc_v2(&other, 1) == CUDA_ERROR_OUT_OF_MEMORY, "full");
+    }
+    CHECK(cuMemFree_v2(addresses[5]) == CUDA_SUCCESS && cuMemFree_v2(addresses[6]) == CUDA_SUCCESS, "neighbours");
+    CHECK(cuMemAllocManaged(&other, 1, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_OUT_OF_MEMORY, "managed, in other blocks");
+    CHECK(cuMemAlloc_v2(&other, 128 << 10) == CUDA_SUCCESS, "in the place of both");
+    for (int i = 0; i < MANY; i++)
+        CHECK(i == 5 || i == 6 || cuMemFree_v2(addresses[i]) == CUDA_SUCCESS, "end %d", i);
+    CHECK(used() == LIMIT - 6 * MIB && fake_physical(0) == used(), "used %llu", (unsigned long long)used());
+    CHECK(fake_peak(0) == LIMIT, "peak %llu", (unsigned long long)fake_peak(0));
+}
+
+/* A driver that takes a block though there is room: the allocation is undone, and this room is not relied on again. */
+static void test_block_though_there_is_room(void) {
+    CUdeviceptr addresses[40], other;
+    with_context(LIMIT);
+    CHECK(fill_with_small(addresses, 40, 64 << 10, 1) == 32, "the block is full");
+    CHECK(cuMemFree_v2(addresses[0]) == CUDA_SUCCESS, "a hole");
+    fake_orders.new_block = true;
+    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_ERROR_OUT_OF_MEMORY && !fake_orders.new_block, "beside the hole");
+    CHECK(fake_physical(0) == LIMIT && used() == LIMIT, "undone: %llu", (unsigned long long)fake_physical(0));
+    fake_orders.new_block = true;
+    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_ERROR_OUT_OF_MEMORY && fake_orders.new_block, "the driver is not called");
+    fake_orders.new_block = false;
+    CHECK(cuMemFree_v2(addresses[1]) == CUDA_SUCCESS && cuMemAlloc_v2(&other, 512) == CUDA_SUCCESS, "another hole");
+}
+
+static CUdeviceptr last_in_block;
+
+static void free_last_in_block(void) {
+    CHECK(cuMemFree_v2(last_in_block) == CUDA_SUCCESS, "freed");
+}
+
+static void check_counted(CUdeviceptr address) {
+    (void)address;
+    CHECK(counted() >= fake_physical(0), "%llu taken, %llu counted", (unsigned long long)fake_physical(0),
+          (unsigned long long)counted());
+}
+
+/* Another thread frees the last allocation of the block that has room, and another process would get the block. */
+static void test_block_ends_beside_an_allocation(void) {
+    CUdeviceptr addresses[40], other;
+    with_context(LIMIT);
+    CHECK(fill_with_small(addresses, 40, 64 << 10, 1) == 32, "the block is full");
+    for (int i = 0; i < 31; i++)
+        CHECK(cuMemFree_v2(addresses[i]) == CUDA_SUCCESS, "%d", i);
+    last_in_block = addresses[31];
+    fake_orders.allocating = free_last_in_block;
+    fake_orders.allocated = check_counted;
+    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_SUCCESS, "in a block of its own");
+    CHECK(counted() == LIMIT && fake_physical(0) == LIMIT, "counted %llu", (unsigned long long)counted());
+    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && counted() == LIMIT - 2 * MIB, "freed");
+}
+
+enum { SMALL_THREADS = 4, SMALL_EACH = 16, SMALL_ROUNDS = 4000 };
+
+static CUcontext of_threads;
+
+static void *free_and_allocate_small(void *argument) {
+    CUdeviceptr *addresses = argument;
+    unsigned random = (unsigned)(uintptr_t)argument;
+    fake_cuCtxSetCurrent(of_threads);
+    for (int i = 0; i < SMALL_ROUNDS; i++) {
+        CUdeviceptr *address = &addresses[rand_r(&random) % SMALL_EACH];
+        if (*address == 0 && cuMemAlloc_v2(address, 64 << 10) != CUDA_SUCCESS)
+            *address = 0;
+        else if (rand_r(&random) % 2 == 0 && cuMemFree_v2(*address) == CUDA_SUCCESS)
+            *address = 0;
+    }
+    return NULL;
+}
+
+/* More is wanted of the full blocks than they have: whoever finds room there must get that, and nothing else. */
+static void test_full_blocks_of_many_threads(void) {
+    CUdeviceptr addresses[SMALL_THREADS * SMALL_EACH] = {0};
+    pthread_t threads[SMALL_THREADS];
+    of_threads = with_context(LIMIT);
+    CHECK(fill_with_small(addresses, SMALL_THREADS * SMALL_EACH, 64 << 10, 1) == 32, "full");
+    for (int i = 0; i < SMALL_THREADS; i++)
+        if (pthread_create(&threads[i], NULL, free_and_allocate_small, &addresses[i * SMALL_EACH]) != 0)
+            abort();
+    for (int i = 0; i < SMALL_THREADS; i++)
+        pthread_join(threads[i], NULL);
+    CHECK(fake_peak(0) == LIMIT && used() == fake_physical(0), "peak %llu", (unsigned long long)fake_peak(0));
 }
 
 static void test_old_forms(void) {
@@ -1010,30 +1127,18 @@ static void test_asynchronous_free_of_linear_memory(void) {
     CHECK(fake_counts.events == 0, "%u events live", fake_counts.events);
 }
 
-/* In a full claim what is freed in a pool can be allocated again, without as much as a look at the streams. */
-/* What the claim counts at this moment; unlike cuMemGetInfo, this settles nothing. */
-static uint64_t counted(void) {
-    static struct claims looking;
-    CHECK(claims_open(&looking, false), "cannot be read");
-    uint64_t bytes = claims_used_bytes(&looking, claims_find_gpu(&looking, fake_uuid(0)));
-    claims_close(&looking);
-    return bytes;
-}
-
-/* 32 MiB beside what a pool holds, until it is settled or something else needs them. */
-static void test_pool_keeps_headroom(void) {
+static void test_pool_counts_what_it_holds(void) {
     CUdeviceptr address, linear;
     with_context(LIMIT);
     CUstream stream = fake_stream_new();
     for (int i = 0; i < 3; i++) {
         CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_SUCCESS, "%d", i);
-        CHECK(counted() == 164 * MIB, "%d: counted %llu", i, (unsigned long long)counted());
+        CHECK(counted() == 132 * MIB, "%d: counted %llu", i, (unsigned long long)counted());
     }
-    CHECK(used() == 132 * MIB && counted() == 132 * MIB, "settled: %llu", (unsigned long long)counted());
-    CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_SUCCESS && counted() == 164 * MIB, "kept again");
-    CHECK(cuMemAlloc_v2(&linear, LIMIT - 132 * MIB) == CUDA_SUCCESS && counted() == LIMIT, "given to other memory");
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - 132 * MIB) == CUDA_SUCCESS && counted() == LIMIT, "the rest");
 }
 
+/* In a full claim what is freed in a pool can be allocated again, without as much as a look at the streams. */
 static void test_full_pool_is_used_again(void) {
     enum { MANY = 200 };
     CUdeviceptr addresses[MANY], linear;
@@ -1042,11 +1147,10 @@ static void test_full_pool_is_used_again(void) {
     CUstream stream = fake_stream_new();
     while (count < MANY && cuMemAllocAsync(&addresses[count], 5 * MIB, stream) == CUDA_SUCCESS)
         count++;
-    CHECK(count == 27 * 6, "%d allocations", count); /* six in each piece, and a piece is left */
+    CHECK(count == 28 * 6, "%d allocations", count); /* six in each piece */
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - fake_physical(0)) == CUDA_SUCCESS, "the rest is there for other memory");
     fake_counts = (struct fake_counts){.events = fake_counts.events};
-    fake_stream_stick(stream, true); /* what is free is free */
     for (int round = 0; round < 10; round++) {
-        fake_stream_stick(stream, false);
         for (int i = 0; i < count; i += 2)
             CHECK(cuMemFreeAsync(addresses[i], stream) == CUDA_SUCCESS, "%d", i);
         for (int i = 0; i < count; i += 2)
@@ -1055,29 +1159,106 @@ static void test_full_pool_is_used_again(void) {
     CHECK(fake_counts.trims == 0 && fake_counts.queries == 0 && fake_counts.synchronizations == 0,
           "%u trims, %u queries, %u synchronizations", fake_counts.trims, fake_counts.queries,
           fake_counts.synchronizations);
-    CHECK(fake_peak(0) <= LIMIT, "peak %llu", (unsigned long long)fake_peak(0));
-    CHECK(cuMemAlloc_v2(&linear, LIMIT - fake_physical(0)) == CUDA_SUCCESS, "the rest is there for other memory");
+    CHECK(fake_peak(0) == LIMIT, "peak %llu", (unsigned long long)fake_peak(0));
 }
 
-/* What an empty pool grew by in the last piece is given back once the stream has come to the free that undoes it. */
-static void test_refused_growth_is_given_back(void) {
-    CUdeviceptr address, linear;
+/* What a pool has reserved beforehand stays its owner's, though the claim is full. */
+static void test_preallocated_pool(void) {
+    CUdeviceptr reserved, address, linear;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new(), other = fake_stream_new();
+    CHECK(cuMemAllocAsync(&reserved, 27 * MIB, stream) == CUDA_SUCCESS, "of a piece");
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - 132 * MIB) == CUDA_SUCCESS && counted() == LIMIT, "full");
+    CHECK(cuMemAllocAsync(&address, 5 * MIB, other) == CUDA_SUCCESS, "the rest of the piece is any stream's");
+    fake_stream_stick(stream, true);
+    CHECK(cuMemFreeAsync(reserved, stream) == CUDA_SUCCESS, "freed, but not yet");
+    CHECK(cuMemAllocAsync(&address, 9 * MIB, other) == CUDA_ERROR_OUT_OF_MEMORY, "not free for another stream");
+    fake_stream_stick(stream, false);
+    CHECK(cuMemAllocAsync(&address, 9 * MIB, other) == CUDA_SUCCESS, "free");
+    CHECK(cuMemAllocAsync(&address, 9 * MIB, stream) == CUDA_SUCCESS, "beside it");
+    CHECK(cuMemAllocAsync(&address, 10 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY, "more than is left of it");
+    CHECK(cuMemAllocAsync(&address, 9 * MIB, stream) == CUDA_SUCCESS, "the last of it");
+    fake_stream_stick(CU_STREAM_PER_THREAD, true);
+    CHECK(cuMemFreeAsync(address, CU_STREAM_PER_THREAD) == CUDA_SUCCESS, "in a thread's default stream");
+    CHECK(cuMemAllocAsync(&address, 9 * MIB, CU_STREAM_PER_THREAD) == CUDA_ERROR_OUT_OF_MEMORY, "perhaps another's");
+    fake_stream_stick(CU_STREAM_PER_THREAD, false);
+    CHECK(cuMemAllocAsync(&address, 9 * MIB, CU_STREAM_PER_THREAD) == CUDA_SUCCESS, "free");
+    CHECK(fake_peak(0) == LIMIT && fake_physical(0) == LIMIT, "peak %llu", (unsigned long long)fake_peak(0));
+}
+
+/* For other memory pools give back what is missing, and no more. */
+static void test_pools_are_trimmed_by_what_is_missing(void) {
+    CUdeviceptr addresses[4], linear;
     with_context(LIMIT);
     CUstream stream = fake_stream_new();
-    CHECK(cuMemAlloc_v2(&linear, LIMIT - 140 * MIB) == CUDA_SUCCESS, "all but 40 MiB");
-    fake_stream_stick_for(stream, 3);
-    CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY, "busy for a moment");
-    CHECK(fake_peak(0) == LIMIT - 8 * MIB, "the pool grew: %llu", (unsigned long long)fake_peak(0));
-    CHECK(fake_physical(0) == LIMIT - 40 * MIB && counted() == LIMIT - 40 * MIB, "%llu taken, %llu counted",
+    for (int i = 0; i < 4; i++)
+        CHECK(cuMemAllocAsync(&addresses[i], 20 * MIB, stream) == CUDA_SUCCESS, "%d", i);
+    for (int i = 0; i < 4; i++)
+        CHECK(cuMemFreeAsync(addresses[i], stream) == CUDA_SUCCESS, "%d", i);
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - (100 + 4 * 32) * MIB) == CUDA_SUCCESS && counted() == LIMIT, "full");
+    CHECK(cuMemAlloc_v2(&linear, 36 * MIB) == CUDA_SUCCESS, "of two pieces");
+    CHECK(fake_physical(0) == LIMIT - 28 * MIB && counted() == LIMIT - 28 * MIB, "%llu taken, %llu counted",
           (unsigned long long)fake_physical(0), (unsigned long long)counted());
-    fake_stream_stick(stream, true);
-    CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY, "busy for long");
+}
+
+/* A driver that makes a pool grow though it has a place: this is undone once the stream has come to it. */
+static void test_refused_growth_is_given_back(void) {
+    CUdeviceptr first, address, linear;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new();
+    CHECK(cuMemAllocAsync(&first, 5 * MIB, stream) == CUDA_SUCCESS, "of the pool");
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - 140 * MIB) == CUDA_SUCCESS, "all but 8 MiB");
+    fake_pool_orders.grows = true;
+    fake_stream_stick_for(stream, 3);
+    CHECK(cuMemAllocAsync(&address, 10 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY, "busy for a moment");
+    CHECK(fake_peak(0) == LIMIT + 24 * MIB, "the pool grew: %llu", (unsigned long long)fake_peak(0));
     CHECK(fake_physical(0) == LIMIT - 8 * MIB && counted() == LIMIT - 8 * MIB, "%llu taken, %llu counted",
           (unsigned long long)fake_physical(0), (unsigned long long)counted());
-    fake_stream_stick(stream, false);
-    CHECK(cuMemAlloc_v2(&linear, 42 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "more than is left");
+    CHECK(cuMemAllocAsync(&address, 10 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY, "nothing is certain any more");
+    CHECK(cuMemFreeAsync(first, stream) == CUDA_SUCCESS, "freed");
+    CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_SUCCESS, "this is");
     CHECK(fake_counts.events == 0, "%u events live", fake_counts.events);
-    CHECK(cuMemAlloc_v2(&linear, 40 * MIB) == CUDA_SUCCESS, "other memory has it");
+}
+
+/* --- captures ----------------------------------------------------------------------------------------------------- */
+
+static CUstream captured;
+static _Atomic bool ended;
+
+static void *end_capture(void *context) {
+    CUgraph graph;
+    (void)context;
+    CHECK(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS, "ended");
+    atomic_store(&ended, true);
+    return NULL;
+}
+
+/* Another thread ends the capture at this moment. It has a second to do so. */
+static void end_capture_meanwhile(void) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, end_capture, NULL) != 0)
+        abort();
+    pthread_detach(thread);
+    for (int i = 0; i < 1000 && !atomic_load(&ended); i++)
+        usleep(1000);
+}
+
+/* In a full claim an allocation is a node of a graph if its stream is captured, and refused if not, even if another thread
+ * ends the capture. */
+static void test_capture_ends_beside_an_allocation(void) {
+    CUdeviceptr linear, address;
+    with_context(LIMIT);
+    captured = fake_stream_new();
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - 100 * MIB) == CUDA_SUCCESS && counted() == LIMIT, "full");
+    CHECK(cuMemAllocAsync(&address, MIB, captured) == CUDA_ERROR_OUT_OF_MEMORY, "not captured");
+    fake_stream_capture(captured);
+    fake_pool_orders.allocating = end_capture_meanwhile;
+    CHECK(cuMemAllocAsync(&address, MIB, captured) == CUDA_SUCCESS, "a node");
+    for (int i = 0; i < 1000 && !atomic_load(&ended); i++)
+        usleep(1000);
+    CHECK(atomic_load(&ended) && fake_peak(0) == LIMIT && counted() == LIMIT, "peak %llu",
+          (unsigned long long)fake_peak(0));
+    CHECK(cuMemAllocAsync(&address, MIB, captured) == CUDA_ERROR_OUT_OF_MEMORY, "not captured any more");
 }
 
 /* --- the driver calls back ---------------------------------------------------------------------------------------- */
@@ -1617,6 +1798,10 @@ int main(int argc, char **argv) {
     checks_run(#test, test)
     RUN(test_limit);
     RUN(test_small_allocations_share_blocks);
+    RUN(test_full_blocks_are_used_again);
+    RUN(test_block_though_there_is_room);
+    RUN(test_block_ends_beside_an_allocation);
+    RUN(test_full_blocks_of_many_threads);
     RUN(test_old_forms);
     RUN(test_driver_errors_give_back);
     RUN(test_what_happens_unseen_is_caught_up);
@@ -1657,9 +1842,12 @@ int main(int argc, char **argv) {
     RUN(test_destroyed_streams_leave_nothing);
     RUN(test_stream_destroyed_beside_a_free);
     RUN(test_asynchronous_free_of_linear_memory);
-    RUN(test_pool_keeps_headroom);
+    RUN(test_pool_counts_what_it_holds);
     RUN(test_refused_growth_is_given_back);
     RUN(test_full_pool_is_used_again);
+    RUN(test_preallocated_pool);
+    RUN(test_pools_are_trimmed_by_what_is_missing);
+    RUN(test_capture_ends_beside_an_allocation);
     RUN(test_holdings_of_alike_wholes);
     RUN(test_replaced_mappings);
     RUN(test_variables_of_alike_modules);

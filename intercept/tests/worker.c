@@ -20,6 +20,8 @@
  *   worker streams              has closed its standard streams; says which of their numbers the library has
  *   worker spare                allocates what a child had that died, without a descriptor left
  *   worker pools N ROUNDS SEED   N processes at once allocate from memory pools at the limit, and free; none is killed
+ *   worker full WAY             takes all that is free by pieces of 2 MiB (async, prealloc) or 64 KiB (small), then frees every
+ *                               other one and takes it again; prints how many MiB were free, and what it got
  *   worker borrow CLAIMS LABEL MIB  imports memory from a pool of a process of other claims, which ends; then as greedy
  *   worker forked               allocates in a child of a process that has a context
  */
@@ -386,7 +388,7 @@ static size_t free_now(CUcontext context) {
     return cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
 }
 
-/* What a pool grew by when it was refused is given back at once, whichever GPU's stream that was in. */
+/* What a pool of one GPU has no room for is not taken of another one, whose stream it is asked for in. */
 static int refused_elsewhere(void) {
     CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
@@ -395,13 +397,13 @@ static int refused_elsewhere(void) {
     CUdeviceptr address;
     CUstream stream;
     if (cuCtxCreate_v2(&here, 0, 0) != CUDA_SUCCESS || cuMemPoolCreate(&pool, &properties) != CUDA_SUCCESS ||
-        cuMemAlloc_v2(&address, free_now(here) - 92 * MIB) != CUDA_SUCCESS)
-        return fail("all but 92 MiB", CUDA_SUCCESS);
+        cuMemAlloc_v2(&address, free_now(here) - 60 * MIB) != CUDA_SUCCESS)
+        return fail("all but 60 MiB", CUDA_SUCCESS);
     if (cuCtxCreate_v2(&there, 0, 1) != CUDA_SUCCESS || cuStreamCreate(&stream, 1) != CUDA_SUCCESS)
         return fail("a stream of the other GPU", CUDA_SUCCESS);
     CUresult result = cuMemAllocFromPoolAsync(&address, 60 * MIB, pool, stream);
     size_t left = free_now(here);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && left == 92 * MIB)
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && left == 60 * MIB)
         return 0;
     fprintf(stderr, "worker: %zu MiB are left\n", left / MIB);
     return fail("memory of a pool of a full GPU", result);
@@ -645,6 +647,55 @@ static int pool_calls(int rounds, unsigned seed) {
     for (int round = 0; round < rounds && result == CUDA_SUCCESS; round++)
         result = pool_round(live, ALLOCATIONS, streams[random() % STREAMS]);
     return result == CUDA_SUCCESS ? 0 : fail("pool", result);
+}
+
+/* --- a full claim ------------------------------------------------------------------------------------------------- */
+
+static CUstream filling;
+
+static CUresult take_piece(CUdeviceptr *piece, size_t bytes) {
+    return filling != NULL ? cuMemAllocAsync(piece, bytes, filling) : cuMemAlloc_v2(piece, bytes);
+}
+
+/* A pool is filled with one allocation, which is freed; then the rest of the claim is taken otherwise. */
+static CUresult preallocate(CUmemoryPool pool, size_t bytes, size_t rest) {
+    CUdeviceptr all, other;
+    CUresult result = cuMemAllocFromPoolAsync(&all, bytes, pool, filling);
+    if (result == CUDA_SUCCESS && (result = cuMemFreeAsync(all, filling)) == CUDA_SUCCESS)
+        result = cuStreamSynchronize(filling);
+    return result == CUDA_SUCCESS ? cuMemAlloc_v2(&other, rest) : result;
+}
+
+static int fill(const char *way) {
+    enum { MOST = 1 << 14 };
+    static CUdeviceptr pieces[MOST];
+    bool small = strcmp(way, "small") == 0, reserved = strcmp(way, "prealloc") == 0;
+    size_t bytes = small ? 64 << 10 : 2 * MIB, free;
+    cuuint64_t threshold = UINT64_MAX;
+    int count = 0, again = 0;
+    CUmemoryPool pool;
+    CUcontext context;
+    CUresult result = cuCtxCreate_v2(&context, 0, 0);
+    if (result != CUDA_SUCCESS || (free = free_now(context)) == 0)
+        return fail("cuCtxCreate", result);
+    if (!small && ((result = cuStreamCreate(&filling, NON_BLOCKING)) != CUDA_SUCCESS ||
+                   (result = cuDeviceGetDefaultMemPool(&pool, 0)) != CUDA_SUCCESS ||
+                   (result = cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &threshold)) != CUDA_SUCCESS))
+        return fail("a pool", result);
+    if (reserved &&
+        (result = preallocate(pool, free / (64 * MIB) * 32 * MIB, free - free / (64 * MIB) * 32 * MIB)) != 0)
+        return fail("preallocated", result);
+    while (count < MOST && take_piece(&pieces[count], bytes) == CUDA_SUCCESS)
+        count++;
+    for (int i = 0; i < count && result == CUDA_SUCCESS; i += 2)
+        result = filling != NULL ? cuMemFreeAsync(pieces[i], filling) : cuMemFree_v2(pieces[i]);
+    if (result == CUDA_SUCCESS && filling != NULL)
+        result = cuStreamSynchronize(filling);
+    for (int i = 0; i < count && result == CUDA_SUCCESS; i += 2)
+        again += take_piece(&pieces[i], bytes) == CUDA_SUCCESS;
+    printf("%zu free, got %zu, freed %d, got %d again\n", free / MIB, (size_t)count * bytes / MIB, (count + 1) / 2,
+           again);
+    return result == CUDA_SUCCESS ? 0 : fail("free", result);
 }
 
 /* A pointer into a pool, and a descriptor of the pool beside it. */
@@ -922,6 +973,8 @@ int main(int argc, char **argv) {
         return green_limits();
     if (strcmp(mode, "green-cost") == 0)
         return green_cost();
+    if (strcmp(mode, "full") == 0 && argc == 3)
+        return fill(argv[2]);
     if (strcmp(mode, "elsewhere") == 0)
         return refused_elsewhere();
     if (strcmp(mode, "reset") == 0 && argc == 3)

@@ -29,6 +29,8 @@
     X(cuStreamCreate, "cuStreamCreate", 2000)                                                                          \
     X(cuStreamDestroy_v2, "cuStreamDestroy", 4000)                                                                     \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000)                                                                \
+    X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010)                                                          \
+    X(cuStreamEndCapture, "cuStreamEndCapture", 10000)                                                                 \
     X(cuGraphCreate, "cuGraphCreate", 10000)                                                                           \
     X(cuGraphDestroy, "cuGraphDestroy", 10000)                                                                         \
     X(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040)                                                         \
@@ -506,6 +508,40 @@ static void launch(struct call *call) {
     crowd_work_end();
 }
 
+/* What others allocate in the stream meanwhile is a node of a graph, or not any more. */
+static bool capture_once(struct call *call, CUstream stream) {
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUstreamCaptureMode mode =
+        random_once_in(&call->random, 16) ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!crowd_did(call, cu.cuStreamBeginCapture_v2(stream, mode)))
+        return false;
+    for (volatile uint64_t spin = random_below(&call->random, 3000); spin > 0; spin--)
+        ;
+    if (!crowd_did(call, cu.cuStreamEndCapture(stream, &graph)) || graph == NULL)
+        return false;
+    if (random_once_in(&call->random, 64) && crowd_has_room(KIND_CROWD_GRAPH, 16) &&
+        crowd_did(call, instantiate(&exec, graph)) && !crowd_keep(call, KIND_CROWD_GRAPH, (uintptr_t)exec, 0, 0))
+        cu.cuGraphExecDestroy(exec);
+    cu.cuGraphDestroy(graph);
+    return true;
+}
+
+static void capture_now(struct call *call) {
+    struct object stream;
+    if (!crowd_enter(call) || !object_look(&call->random, KIND_CROWD_STREAM, &stream))
+        return;
+    say(call, "captures of %#llx", (unsigned long long)stream.handle);
+    for (unsigned i = 0; i < 200 && crowd_goes_on() && capture_once(call, (CUstream)(uintptr_t)stream.handle); i++)
+        ;
+}
+
+static void capture(struct call *call) {
+    crowd_work_begin();
+    capture_now(call);
+    crowd_work_end();
+}
+
 /* Others may launch it meanwhile; what is left to them although it has ended gives an error from then on. */
 static void end_graph(struct call *call) {
     struct borrowed graph;
@@ -539,6 +575,7 @@ static const struct operation pool_operations[] = {
     {"crowd_pool.threshold", 2, set_threshold, "cuMemPoolSetAttribute", false, false},
     {"crowd_pool.stream", 3, make_stream, "cuStreamCreate", false, false},
     {"crowd_pool.end_stream", 3, end_stream, "cuStreamDestroy_v2", false, false},
+    {"crowd_pool.capture", 3, capture, "cuStreamBeginCapture_v2 cuStreamEndCapture", false, false},
     {"crowd_pool.synchronize", 4, synchronize, "cuCtxSynchronize cuStreamSynchronize", false, false},
     {0},
 };

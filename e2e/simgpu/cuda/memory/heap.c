@@ -1,6 +1,7 @@
 #include "heap.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -276,14 +277,14 @@ static void pack_unfile(struct extent *extent) {
         bin_remove(&extent->context->packs[extent->pack_kind][bin_of(longest)], extent);
 }
 
-/* Tries to place an allocation in one of the context's packed blocks. 0 if none has room. */
-static CUdeviceptr pack_place(struct CUctx_st *context, enum pack_kind kind, uint64_t size) {
+/* Tries to place an allocation in one of the context's packed blocks, of each bin so many. 0 if none has room. */
+static CUdeviceptr pack_place_in(struct CUctx_st *context, enum pack_kind kind, uint64_t size, int most) {
     unsigned units = (unsigned)(round_up(size, PACK_UNIT) / PACK_UNIT);
 
     for (unsigned bin = bin_of(units); bin < PACK_BINS; bin++) {
         uint32_t candidate = context->packs[kind][bin], next;
 
-        for (int tries = 0; candidate != 0 && tries < 64; tries++, candidate = next) {
+        for (int tries = 0; candidate != 0 && tries < most; tries++, candidate = next) {
             struct extent *extent = &extents[candidate - 1];
             int unit;
 
@@ -296,6 +297,13 @@ static CUdeviceptr pack_place(struct CUctx_st *context, enum pack_kind kind, uin
         }
     }
     return 0;
+}
+
+/* In a few blocks, and in all before there is need of another. */
+static CUdeviceptr pack_place(struct CUctx_st *context, enum pack_kind kind, uint64_t size) {
+    CUdeviceptr address = pack_place_in(context, kind, size, 64);
+
+    return address != 0 ? address : pack_place_in(context, kind, size, INT_MAX);
 }
 
 static bool low_arena_ready(void) {

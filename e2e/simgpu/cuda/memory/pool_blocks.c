@@ -6,7 +6,8 @@
 
 #define UNIT ((uint64_t)512)
 #define CHUNK (32 * MIB)
-#define TRIES 64 /* blocks of the own size class that are looked at before larger ones */
+#define TRIES                                                                                                          \
+    64 /* blocks of the own size class that are looked at before larger ones, and then all before the pool grows */
 #define BUCKETS (1u << 16)
 
 enum block_state { BLOCK_FREE, BLOCK_PENDING, BLOCK_USED };
@@ -455,6 +456,8 @@ static struct block *take(struct pool *pool, struct CUstream_st *stream, uint64_
     block = take_pending(pool, stream, size);
     if (block == NULL)
         block = take_free(pool, size, false);
+    if (block == NULL)
+        block = take_free(pool, size, true);
     if (block == NULL && grow(pool, size))
         block = take_free(pool, size, true);
     if (block != NULL)
