@@ -74,9 +74,12 @@ type AccessError struct{ err error }
 func (e *AccessError) Error() string { return e.err.Error() }
 func (e *AccessError) Unwrap() error { return e.err }
 
-// Retriable reports whether the same call may succeed later without an operator.
-func (e *AccessError) Retriable() bool {
-	return !slices.ContainsFunc([]error{unix.ENOTDIR, unix.EISDIR, unix.EROFS, unix.EACCES, unix.EPERM, unix.ELOOP, unix.ENAMETOOLONG},
+// Retriable reports that the same call may succeed later.
+func (e *AccessError) Retriable() bool { return true }
+
+// Lasts reports whether that takes an operator.
+func (e *AccessError) Lasts() bool {
+	return slices.ContainsFunc([]error{unix.ENOTDIR, unix.EISDIR, unix.EROFS, unix.EACCES, unix.EPERM, unix.ELOOP, unix.ENAMETOOLONG},
 		func(permanent error) bool { return errors.Is(e.err, permanent) })
 }
 

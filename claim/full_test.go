@@ -226,7 +226,7 @@ func TestCheckUsable(t *testing.T) {
 		_, _, err = l.Reserve(t.Context(), request(1, 1))
 		must.Error(t, err)
 		var access *AccessError
-		must.False(t, errors.As(err, &access) && access.Retriable(), must.Sprint("only an operator can change that"))
+		must.True(t, !errors.As(err, &access) || access.Lasts(), must.Sprint("only an operator can change that"))
 	}
 	lock := filepath.Join(l.claims, lockName)
 	must.NoError(t, os.Remove(lock))

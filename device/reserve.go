@@ -123,10 +123,11 @@ func (e reserveError) text() string {
 	return e.err.Error()
 }
 
-// retriable reports whether the same reservation may succeed later.
+// retriable reports whether the same reservation may succeed later by itself.
 func (e reserveError) retriable() bool {
 	var err interface{ Retriable() bool }
-	return errors.As(e.err, &err) && err.Retriable()
+	var access *claim.AccessError
+	return errors.As(e.err, &err) && err.Retriable() && (!errors.As(e.err, &access) || !access.Lasts())
 }
 
 // GRPCStatus returns the status by which gRPC sends the error.
