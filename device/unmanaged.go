@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -144,6 +145,8 @@ func (u *unmanagedUse) on(ctx context.Context, g *share.GPU, claims []*claim.Cla
 			accountedBytes += c.LimitBytes
 		}
 	}
+	// As the shadow library uses them, see intercept/region/claims.h.
+	slices.SortFunc(alive, func(x, y *claim.Claim) int { return strings.Compare(x.ID, y.ID) })
 	counted := u.uncounted.counted(alive)
 	running, err := u.driver.Processes(ctx, g.UUID)
 	if u.log.Changed("processes of "+g.UUID, err) && err != nil {

@@ -49,12 +49,10 @@ type info struct {
 
 // Of returns the containers of claims, each of which must have one. To a command under `tranche run` belongs what descends from
 // it: it shares its cgroups with the rest of its session.
-//
-// The claims of a container are ordered by their IDs, as the shadow library uses them (intercept/region/claims.h).
 func Of(claims []*claim.Claim) *Containers {
 	self, _ := read(os.Getpid())
 	c := &Containers{self: self, executable: executable(os.Getpid())}
-	for _, owner := range slices.SortedFunc(slices.Values(claims), func(x, y *claim.Claim) int { return strings.Compare(x.ID, y.ID) }) {
+	for _, owner := range claims {
 		if init, ok := read(owner.Container.InitPID); ok {
 			if owner.Owner == claim.OwnerRun {
 				init.pidNamespace, init.cgroups = "", nil
@@ -77,7 +75,7 @@ func (c *Containers) Claims(pid int) []*claim.Claim {
 	return claims
 }
 
-// Owner returns to whom a process belongs, and the claims in whose container it is, in the order of their IDs.
+// Owner returns to whom a process belongs, and the claims in whose container it is, in the order that Of got.
 func (c *Containers) Owner(pid int) (Kind, []*claim.Claim) {
 	process, ok := read(pid)
 	if !ok {

@@ -195,7 +195,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
-    struct CUgreenCtx_st gone;
+    struct CUgreenCtx_st gone = {0};
     bool valid;
 
     REQUIRE_INITIALISED();
