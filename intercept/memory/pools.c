@@ -487,23 +487,33 @@ void pools_freeing_in_stream(const struct entry *memory) {
     lock_take(&pools_of(memory)->lock);
 }
 
+/* Under the pool's lock: what was freed is a place for what comes after its owner's work. */
+static void add_hole(const struct entry *memory, uint64_t owner) {
+    bool apart = memory->holds % HOLES_UNIT != 0;
+    struct hole hole = {memory->key, memory->key + memory->holds - apart, owner, apart};
+    holes_add(&pools_of(memory)->holes, hole);
+}
+
 void pools_freed_in_stream(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
                            CUresult result) {
-    bool apart = memory->holds % HOLES_UNIT != 0;
     if (result == CUDA_SUCCESS) {
         streams_freed_in(process, context, stream);
-        holes_add(&pools_of(memory)->holes, (struct hole){.start = memory->key,
-                                                          .end = memory->key + memory->holds - apart,
-                                                          .owner = owner_of(context, stream),
-                                                          .apart = apart});
+        add_hole(memory, owner_of(context, stream));
     }
     freed(process, memory, result);
 }
 
+/* The place can be used at once, unless the pool gave it back. */
 void pools_freed(struct process *process, const struct entry *memory, CUresult result) {
+    struct pool *pool = pools_of(memory);
     if (result == CUDA_SUCCESS)
         streams_freed_in(process, streams_context(NULL), NULL);
-    lock_take(&pools_of(memory)->lock);
+    lock_take(&pool->lock);
+    uint64_t before = pool->reserved;
+    if (result == CUDA_SUCCESS)
+        settle(process, pool);
+    if (result == CUDA_SUCCESS && pool->reserved == before)
+        add_hole(memory, HOLES_ANYONES);
     freed(process, memory, result);
 }
 
