@@ -24,6 +24,18 @@ func openLedger(t *testing.T, n nodeUnderTest) *claim.Ledger {
 	return ledger
 }
 
+// workloadOf returns the names of what a claim is for. With a task the allocation's directory is recorded, which is not compared.
+func workloadOf(t *testing.T, n nodeUnderTest, id string) claim.Workload {
+	t.Helper()
+	w, _ := openLedger(t, n).Workload(id)
+	if w.Allocation != "" {
+		must.Eq(t, w.Allocation, filepath.Base(w.AllocDir))
+		must.DirExists(t, w.AllocDir)
+	}
+	w.AllocDir, w.PeakBytes = "", 0
+	return w
+}
+
 // TestTwoDevices asks for slices of two GPUs in one task: two device blocks are two calls of Reserve, and the container
 // gets both GPUs, each with a limit of its own.
 func TestTwoDevices(t *testing.T) {
@@ -60,7 +72,7 @@ func TestTwoDevices_OnOneGPU(t *testing.T) {
 	must.Len(t, 2, claims)
 	for _, c := range claims {
 		must.Eq(t, claims[0].Container.ID, c.Container.ID)
-		noted, _ := openLedger(t, n).Workload(c.ID)
+		noted := workloadOf(t, n, c.ID)
 		must.Eq(t, claim.Workload{
 			Namespace: "default", Job: "two", Group: "g", Task: "t", Allocation: alloc.ID, Verified: true,
 		}, noted)

@@ -137,6 +137,7 @@ func TestDormant(t *testing.T) {
 	b := startBeside(t)
 	t.Run("stopped", b.testStopped)
 	t.Run("failed starts", b.testFailedStarts)
+	t.Run("collected", b.testCollected)
 	t.Run("restart in place", b.testRestartInPlace)
 }
 
@@ -176,7 +177,7 @@ func (b *beside) testFailedStarts(t *testing.T) {
 		alloc, err := b.WaitStatus(deadline(t), job, "failed")
 		must.NoError(t, err)
 		c := b.state(t, claim.StateDormant)
-		noted, _ := openLedger(t, b.Node).Workload(c.ID)
+		noted := workloadOf(t, b.Node, c.ID)
 		must.Eq(t, claim.Workload{
 			Namespace: "default", Job: job, Group: "g", Task: "t", Allocation: alloc.ID, Verified: true,
 		}, noted)
@@ -189,6 +190,19 @@ func (b *beside) testFailedStarts(t *testing.T) {
 		must.Nil(t, b.of(t, claim.OwnerNomad))
 		b.purge(t, job)
 	}
+}
+
+// The claim of a job that has ended goes with its allocation, when Nomad collects that.
+func (b *beside) testCollected(t *testing.T) {
+	start(t, b.Node, task{job: "collected", image: "tranche.local/absent:1", devices: []string{onGPU(140, 0)}})
+	_, err := b.WaitStatus(deadline(t), "collected", "failed")
+	must.NoError(t, err)
+	b.state(t, claim.StateDormant)
+	b.purge(t, "collected")
+	must.NoError(t, b.Agent.API.System().GarbageCollect())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // the device plugin looks once a minute
+	defer cancel()
+	must.NoError(t, until(ctx, func() (bool, error) { return b.of(t, claim.OwnerNomad) == nil, nil }))
 }
 
 // A task that Nomad restarts in place gets its slices back if nobody has them, and says who has them otherwise.

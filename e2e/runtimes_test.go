@@ -197,7 +197,7 @@ func (e *engines) testArrives(t *testing.T, c cell) {
 // mustBeNamed checks what is recorded with a claim: which task or container it is for. ctr gives containers no names.
 func (e *engines) mustBeNamed(t *testing.T, c cell, held *claim.Claim) {
 	t.Helper()
-	noted, _ := openLedger(t, e.Node).Workload(held.ID)
+	noted := workloadOf(t, e.Node, held.ID)
 	driver, task := strings.CutPrefix(c.who, nomad)
 	switch {
 	case strings.HasPrefix(c.who, "containerd"):

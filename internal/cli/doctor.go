@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -64,8 +65,9 @@ func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
 		config, err = runtime.LoadConfig(o.config)
 		file = o.config
 	}
+	program, _ := os.Executable() // without it, the check of the governor says so
 	return &doctor.Node{
-		Version: a.version, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config),
+		Version: a.version, Program: program, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config),
 		AgentErr: agentConfigError(file),
 		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
 	}

@@ -38,6 +38,8 @@ type Result struct {
 type Node struct {
 	// Version is this program's, which what is installed is compared with.
 	Version string
+	// Program is the command tranche itself, which the governor should run.
+	Program string
 	// Root is in front of every path that is not in the configuration: "/" but in tests.
 	Root string
 	// Config is that of tranche-runtime, from ConfigFile; ConfigErr says why it cannot be read.

@@ -63,8 +63,8 @@ func newHealthy(t *testing.T) *healthy {
 	built, err := shadow.Version(filepath.Join(build, "lib/libcuda.so.1"))
 	must.NoError(t, err)
 	h.Node = &Node{
-		Version: built,
-		Root:    root, ConfigFile: filepath.Join(root, "etc/tranche/config.toml"),
+		Program: filepath.Join(root, "usr/bin/tranche"), Version: built,
+		Root: root, ConfigFile: filepath.Join(root, "etc/tranche/config.toml"),
 		RuntimePath: filepath.Join(root, "usr/bin/tranche-runtime"),
 		Config: runtime.Config{
 			Node: edit.Node{
@@ -257,8 +257,8 @@ func TestHealthyNode_Unlimited(t *testing.T) {
 func TestHealthyNode_Governor(t *testing.T) {
 	h := newHealthy(t)
 	h.shared()
-	h.Config.CLIPath = filepath.Join(h.build, "bin/tranche")
-	g := h.governed(h.Config.CLIPath)
+	h.Program = filepath.Join(h.build, "bin/tranche")
+	g := h.governed(h.Program)
 	f := governor(t.Context(), h.Node)
 	must.Eq(t, finding{OK, filepath.Join(h.Config.RunDir, "governor"), fmt.Sprintf("process %d runs", g.PID), ""}, f,
 		must.Cmp(cmp.AllowUnexported(finding{})))
@@ -626,8 +626,8 @@ func TestEachFault(t *testing.T) {
 		},
 		"a governor that hangs": {
 			func(h *healthy) {
-				h.Config.CLIPath = filepath.Join(h.build, "bin/tranche")
-				g := h.governed(h.Config.CLIPath)
+				h.Program = filepath.Join(h.build, "bin/tranche")
+				g := h.governed(h.Program)
 				must.NoError(h.t, g.Signal(syscall.SIGSTOP))
 				must.NoError(h.t, status.Write(h.Config.RunDir, status.Status{Written: time.Now().Add(-time.Hour)}))
 			},

@@ -24,7 +24,7 @@ func governor(_ context.Context, n *Node) finding {
 	for _, gpu := range shared {
 		wanted = wanted || gpu.Shares
 	}
-	g, err := keeper.Find(n.Config.RunDir, n.Config.CLIPath)
+	g, err := keeper.Find(n.Config.RunDir, n.Program)
 	switch {
 	case err != nil:
 		return warning(looked, err.Error(), "run tranche doctor as root")
@@ -38,8 +38,8 @@ func governor(_ context.Context, n *Node) finding {
 	if g.Kept {
 		restart = "systemctl restart nomad"
 	}
-	if !g.Runs(n.Config.CLIPath) {
-		return warning(looked, fmt.Sprintf("process %d is a governor of another program than %s", g.PID, n.Config.CLIPath),
+	if !g.Runs(n.Program) {
+		return warning(looked, fmt.Sprintf("process %d is a governor of another program than %s", g.PID, n.Program),
 			"finish the upgrade: "+restart)
 	}
 	if _, err := status.Current(n.Config.RunDir, time.Now()); err != nil {
