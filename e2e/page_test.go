@@ -87,7 +87,7 @@ func TestPage_Browser(t *testing.T) {
 			must.NoError(t, until(deadline(t), func() (bool, error) { // there are moments when a job has no processor
 				b.open(agent+"/", 1200, 900)
 				busy = evaluate[string](b, fmt.Sprintf(
-					`[...document.querySelectorAll('tbody tr')].find(r => r.textContent.includes(%q)).children[7].textContent`, job))
+					`[...document.querySelectorAll('tbody tr')].find(r => r.textContent.includes(%q)).children[8].textContent`, job))
 				percent, err := strconv.Atoi(strings.TrimSuffix(busy, "%"))
 				return err == nil && percent >= 1 && percent <= 99, nil
 			}), must.Func(func() string { return job + ": " + busy }))
