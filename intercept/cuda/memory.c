@@ -236,6 +236,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);
     bool waits = !linear && !borrowed && !of_pool && borrowed_await_imports(process);
     borrowed = borrowed || (waits && borrowed_freeing(process, address, &allocation));
+    uint32_t changes = of_pool ? pools_changes(&allocation) : 0;
     CUresult result = REAL(cuMemFree_v2)(address);
     if (waits)
         gate_open(&process->borrowing);
@@ -244,7 +245,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     else if (borrowed)
         borrowed_freed(process, &allocation, result);
     else if (of_pool)
-        pools_freed(process, &allocation, result);
+        pools_freed(process, &allocation, changes, result);
     return result;
 }
 

@@ -27,7 +27,8 @@ struct pool {
     /* Taken for the driver's call in progress, or for launches of graphs that are being made; never a share, even if the
      * pool is one. */
     struct charge growth;
-    uint64_t reserved; /* what the driver last reported, in pages */
+    uint64_t reserved;        /* what the driver last reported, in pages */
+    _Atomic uint32_t changes; /* how often something was allocated, or the pool has shrunk */
     struct holes holes;
     /* Of the memory of graphs: */
     uint64_t launching; /* pages that the launches that are being made need at most */
@@ -163,8 +164,10 @@ static bool settle(struct process *process, struct pool *pool) {
     reserved = reserved > needed ? reserved : needed;
     if (reserved < pool->charge.pages)
         charge_give_part(process, &pool->charge, pool->charge.pages - reserved);
-    if (reserved < pool->reserved)
+    if (reserved < pool->reserved) {
         holes_forget(&pool->holes); /* some of them are gone */
+        atomic_fetch_add(&pool->changes, 1);
+    }
     pool->reserved = reserved;
     return reserved == pool->charge.pages;
 }
@@ -363,6 +366,7 @@ bool pools_leave(struct process *process, struct pool *pool, const struct pool_r
     uint64_t grown = pool->reserved > before ? pool->reserved - before : 0;
     charge_give(process, &pool->growth);
     pool->growth = (struct charge){0};
+    atomic_fetch_add(&pool->changes, address != 0);
     if (known || (address != 0 && (grown != 0 || is_of(pool, request, address)))) {
         if (!known)
             learn(pool, address, bytes, grown);
@@ -503,16 +507,19 @@ void pools_freed_in_stream(struct process *process, const struct entry *memory, 
     freed(process, memory, result);
 }
 
-/* The place can be used at once, unless the pool gave it back. */
-void pools_freed(struct process *process, const struct entry *memory, CUresult result) {
+uint32_t pools_changes(const struct entry *memory) {
+    return atomic_load(&pools_of(memory)->changes);
+}
+
+/* The place can be used at once, unless the pool may have given it back or to another allocation. */
+void pools_freed(struct process *process, const struct entry *memory, uint32_t changes, CUresult result) {
     struct pool *pool = pools_of(memory);
     if (result == CUDA_SUCCESS)
         streams_freed_in(process, streams_context(NULL), NULL);
     lock_take(&pool->lock);
-    uint64_t before = pool->reserved;
     if (result == CUDA_SUCCESS)
         settle(process, pool);
-    if (result == CUDA_SUCCESS && pool->reserved == before)
+    if (result == CUDA_SUCCESS && atomic_load(&pool->changes) == changes)
         add_hole(memory, HOLES_ANYONES);
     freed(process, memory, result);
 }

@@ -87,7 +87,11 @@ bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *m
 void pools_freeing_in_stream(const struct entry *memory);
 void pools_freed_in_stream(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
                            CUresult result);
-void pools_freed(struct process *process, const struct entry *memory, CUresult result);
+void pools_freed(struct process *process, const struct entry *memory, uint32_t changes, CUresult result);
+
+/* For pools_freed, from before the driver's call: how often something was allocated from the memory's pool, or the pool has
+ * shrunk. The pool's lock is not held during the call, which may wait for work that depends on other threads. */
+uint32_t pools_changes(const struct entry *memory);
 
 /* A stream (NULL: any) has ended or is about to. */
 void pools_stream_ended(struct process *process, CUstream stream);
