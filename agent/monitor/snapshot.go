@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -161,6 +162,17 @@ func (s *Snapshot) UnusedGiBHours(c *Claim) *float64 {
 		return nil
 	}
 	return &hours
+}
+
+// CompareUnused orders claims by their unused memory of the last day, the most first and those of which it is not known last.
+func (s *Snapshot) CompareUnused(a, b *Claim) int {
+	unused := func(c *Claim) float64 {
+		if hours := s.UnusedGiBHours(c); hours != nil {
+			return *hours
+		}
+		return -1
+	}
+	return cmp.Compare(unused(b), unused(a))
 }
 
 // Sliced reports whether the claim has slices, rather than a GPU, a share of its time, or a MIG instance.

@@ -32,7 +32,7 @@ type row struct {
 // rowsOf returns the rows of claims, those with the most unused memory first, and the rows of dormant ones, which have nothing of a
 // GPU.
 func rowsOf(s *monitor.Snapshot, claims []*monitor.Claim) (rows, dormant []row) {
-	for _, c := range byUnused(s, claims) {
+	for _, c := range slices.SortedStableFunc(slices.Values(claims), s.CompareUnused) {
 		if c.State == claim.StateDormant {
 			dormant = append(dormant, rowOf(s, c))
 		} else {
@@ -40,19 +40,6 @@ func rowsOf(s *monitor.Snapshot, claims []*monitor.Claim) (rows, dormant []row) 
 		}
 	}
 	return rows, dormant
-}
-
-// byUnused sorts claims by their unused memory, the most first.
-func byUnused(s *monitor.Snapshot, claims []*monitor.Claim) []*monitor.Claim {
-	unused := func(c *monitor.Claim) float64 {
-		if hours := s.UnusedGiBHours(c); hours != nil {
-			return *hours
-		}
-		return -1
-	}
-	sorted := slices.Clone(claims)
-	slices.SortStableFunc(sorted, func(a, b *monitor.Claim) int { return cmp.Compare(unused(b), unused(a)) })
-	return sorted
 }
 
 func rowOf(s *monitor.Snapshot, c *monitor.Claim) row {

@@ -54,7 +54,7 @@ func (p *Pages) serveIdle(w http.ResponseWriter, r *http.Request) {
 func idleDetailsOf(s *monitor.Snapshot) *idleDetails {
 	d := new(idleDetails)
 	var reserved uint64
-	for _, c := range byUnused(s, s.Claims) {
+	for _, c := range slices.SortedStableFunc(slices.Values(s.Claims), s.CompareUnused) {
 		switch c.Idleness.Activity {
 		case "": // it does not run
 		case monitor.ActivityActive:

@@ -81,12 +81,7 @@ func (o Options) selected(s *monitor.Snapshot) (claims []*monitor.Claim, hidden 
 	}
 	compare := orders[o.order()].compare
 	if o.Sort == orderUnused {
-		compare = byNumber(func(c *monitor.Claim) float64 {
-			if hours := s.UnusedGiBHours(c); hours != nil {
-				return *hours
-			}
-			return -1
-		})
+		compare = s.CompareUnused
 	}
 	slices.SortStableFunc(claims, compare)
 	return claims, hidden
