@@ -212,11 +212,11 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
         result = pools_take(work.process, work.place.gpu, pages_of(from->size), &charge);
     if (result != CUDA_SUCCESS)
         return result;
-    gate_close(&work.process->borrowing);
+    reentrant_take(&work.process->borrowing);
     result = REAL(cuImportExternalMemory)(memory, from);
     if (result == CUDA_SUCCESS)
         borrowed_imported(work.process, *memory, charge, work.place.context);
-    gate_open(&work.process->borrowing);
+    reentrant_give(&work.process->borrowing);
     if (result != CUDA_SUCCESS)
         charge_end(work.process, &charge);
     return result;
@@ -230,12 +230,12 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
         if (process == NULL || (made) == NULL)                                                                         \
             return call;                                                                                               \
         WORK_IN_CONTEXT;                                                                                               \
-        gate_enter(&process->borrowing);                                                                               \
-        bool ours = borrowed_mapping(process, memory, &mapped);                                                        \
+        reentrant_take(&process->borrowing);                                                                           \
+        bool ours = borrowed_mapping(process, memory, work.place.context, &mapped);                                    \
         CUresult result = call;                                                                                        \
         if (ours)                                                                                                      \
             borrowed_mapped(process, &mapped, result, result == CUDA_SUCCESS ? (uintptr_t) * (made) : 0);              \
-        gate_leave(&process->borrowing);                                                                               \
+        reentrant_give(&process->borrowing);                                                                           \
         return result;                                                                                                 \
     } while (0)
 
@@ -253,10 +253,10 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
     struct process *process = process_if_open();
     if (process == NULL)
         return REAL(cuDestroyExternalMemory)(memory);
-    gate_close(&process->borrowing);
+    reentrant_take(&process->borrowing);
     CUresult result = REAL(cuDestroyExternalMemory)(memory);
     if (result == CUDA_SUCCESS)
         borrowed_destroyed(process, memory);
-    gate_open(&process->borrowing);
+    reentrant_give(&process->borrowing);
     return result;
 }

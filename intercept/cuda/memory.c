@@ -239,7 +239,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     uint32_t changes = of_pool ? pools_changes(&allocation) : 0;
     CUresult result = REAL(cuMemFree_v2)(address);
     if (waits)
-        gate_open(&process->borrowing);
+        reentrant_give(&process->borrowing);
     if (linear)
         allocations_freed(&allocation, result);
     else if (borrowed)

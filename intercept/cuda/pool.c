@@ -194,7 +194,7 @@ static struct freeing free_begins(CUdeviceptr address) {
 
 static CUresult free_ends(struct freeing *freeing, const struct work *work, CUstream stream, CUresult result) {
     if (freeing->waits)
-        gate_open(&freeing->process->borrowing);
+        reentrant_give(&freeing->process->borrowing);
     if (!freeing->known)
         return result;
     if (freeing->freed == NULL) {
@@ -240,12 +240,12 @@ static CUresult record_created(struct process *process, CUmemoryPool pool, const
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     struct process *opened = process_if_open(), *process;
     if (opened != NULL)
-        gate_close(&opened->borrowing);
+        reentrant_take(&opened->borrowing);
     CUresult result = REAL(cuMemPoolCreate)(pool, properties), recorded = result;
     if (result == CUDA_SUCCESS && (recorded = process_open(&process)) == CUDA_SUCCESS)
         recorded = record_created(process, *pool, properties);
     if (opened != NULL)
-        gate_open(&opened->borrowing);
+        reentrant_give(&opened->borrowing);
     if (recorded != result)
         REAL(cuMemPoolDestroy)(*pool);
     return recorded;
@@ -266,10 +266,10 @@ static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemor
  * it until then. */
 static CUresult destroy_foreign(struct process *process, CUmemoryPool handle) {
     struct entry foreign;
-    gate_close(&process->borrowing);
+    reentrant_take(&process->borrowing);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     bool removed = result == CUDA_SUCCESS && objects_remove(process, KIND_POOL, (uintptr_t)handle, &foreign);
-    gate_open(&process->borrowing);
+    reentrant_give(&process->borrowing);
     if (removed && foreign.charge.share != 0)
         charge_end(process, &foreign.charge);
     return result;
@@ -324,11 +324,11 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
         return result;
     bool joined = charge.share != 0;
     charge.unpaid = !joined;
-    gate_close(&process->borrowing);
+    reentrant_take(&process->borrowing);
     result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
     if (result == CUDA_SUCCESS)
         objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool, .charge = charge});
-    gate_open(&process->borrowing);
+    reentrant_give(&process->borrowing);
     if (result != CUDA_SUCCESS && joined)
         charge_end(process, &charge);
     return result;
@@ -338,10 +338,10 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPo
     struct process *process = process_if_open();
     if (process == NULL)
         return REAL(cuMemPoolImportPointer)(address, pool, data);
-    gate_enter(&process->borrowing);
+    reentrant_take(&process->borrowing);
     CUresult imported = REAL(cuMemPoolImportPointer)(address, pool, data);
     CUresult result = imported == CUDA_SUCCESS ? borrowed_from_pool(process, pool, *address) : imported;
-    gate_leave(&process->borrowing);
+    reentrant_give(&process->borrowing);
     if (result != imported)
         REAL(cuMemFree_v2)(*address);
     return result;

@@ -12,30 +12,29 @@
 
 bool borrowed_imported(struct process *process, CUexternalMemory memory, struct charge charge, uint32_t context) {
     uint64_t number = 1 + atomic_fetch_add(&process->externals, 1);
-    return objects_put(process, KIND_EXTERNAL_MEMORY,
-                       (struct entry){.key = number, .charge = charge, .context = context, .references = 1}) &&
+    return objects_put(process, KIND_EXTERNAL_MEMORY, (struct entry){.key = number, .charge = charge, .references = 1}) &&
            objects_put(process, KIND_EXTERNAL,
                        (struct entry){.key = (uintptr_t)memory, .with = number, .context = context});
 }
 
-static void drop_reference(struct process *process, uint64_t number) {
+void borrowed_drop(struct process *process, uint64_t number) {
     struct entry memory;
-    if (objects_refer(process, KIND_EXTERNAL_MEMORY, number, -1, &memory) && memory.references == 0)
+    if (number != 0 && objects_refer(process, KIND_EXTERNAL_MEMORY, number, -1, &memory) && memory.references == 0)
         charge_end(process, &memory.charge);
 }
 
 void borrowed_destroyed(struct process *process, CUexternalMemory memory) {
     struct entry handle;
     if (objects_remove(process, KIND_EXTERNAL, (uintptr_t)memory, &handle))
-        drop_reference(process, handle.with);
+        borrowed_drop(process, handle.with);
 }
 
-bool borrowed_mapping(struct process *process, CUexternalMemory memory, struct entry *mapped) {
+bool borrowed_mapping(struct process *process, CUexternalMemory memory, uint32_t context, struct entry *mapped) {
     struct entry handle, held;
     if (process == NULL || !objects_find(process, KIND_EXTERNAL, (uintptr_t)memory, &handle) ||
         !objects_refer(process, KIND_EXTERNAL_MEMORY, handle.with, 1, &held))
         return false;
-    *mapped = (struct entry){.with = handle.with, .context = handle.context};
+    *mapped = (struct entry){.with = handle.with, .context = context};
     return true;
 }
 
@@ -44,7 +43,7 @@ void borrowed_mapped(struct process *process, struct entry *mapped, CUresult res
     if (result == CUDA_SUCCESS)
         objects_put(process, KIND_BORROWED, *mapped);
     else
-        drop_reference(process, mapped->with);
+        borrowed_drop(process, mapped->with);
 }
 
 /* Importing takes no memory, so the size is queried before it is charged. */
@@ -77,7 +76,7 @@ CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdevice
 bool borrowed_await_imports(struct process *process) {
     if (!process_has(process, KIND_POOL))
         return false;
-    gate_close(&process->borrowing);
+    reentrant_take(&process->borrowing);
     return true;
 }
 
@@ -98,9 +97,9 @@ bool borrowed_freeing(struct process *process, uint64_t address, struct entry *m
 
 void borrowed_freed(struct process *process, const struct entry *mapped, CUresult result) {
     if (result != CUDA_SUCCESS)
-        objects_put(process, KIND_BORROWED, *mapped);
+        objects_put_back(process, KIND_BORROWED, *mapped);
     else if (mapped->with != 0)
-        drop_reference(process, mapped->with);
+        borrowed_drop(process, mapped->with);
     else
         charge_end(process, &mapped->charge);
 }

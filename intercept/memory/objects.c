@@ -1,5 +1,6 @@
 #include "memory/objects.h"
 
+#include "memory/borrowed.h"
 #include "memory/physical.h"
 #include "state/contexts.h"
 
@@ -25,6 +26,8 @@ static bool holds_memory(enum kind kind) {
 static void end(struct process *process, enum kind kind, const struct entry *entry) {
     if ((kind == KIND_ARRAY || kind == KIND_MIPMAP) && entry->key != 0)
         physical_whole_ended(process, KIND_ARRAY_MAPPING, entry->key);
+    if (kind == KIND_EXTERNAL || kind == KIND_BORROWED)
+        borrowed_drop(process, entry->with);
     if (!holds_memory(kind) && (entry->charge.pages != 0 || entry->charge.share != 0))
         charge_end(process, &entry->charge);
 }
@@ -44,8 +47,10 @@ bool objects_put(struct process *process, enum kind kind, struct entry entry) {
 
 void objects_put_back(struct process *process, enum kind kind, struct entry entry) {
     struct objects *objects = &process->objects;
+    struct table *table = &objects->tables[kind];
     lock_take(&objects->lock);
-    bool put = contexts_lives(process, entry.context) && table_put(&objects->tables[kind], entry) != NULL;
+    bool put = contexts_lives(process, entry.context) && table_find(table, entry.key) == NULL &&
+               table_put(table, entry) != NULL;
     count(objects, kind);
     lock_give(&objects->lock);
     if (!put)

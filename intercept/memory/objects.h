@@ -11,7 +11,7 @@
  * is no memory for the record: then the caller ends the charge. */
 bool objects_put(struct process *process, enum kind kind, struct entry entry);
 
-/* Records an object again that the driver refused to end. If its context ended meanwhile, so did the object. */
+/* Records an object again that the driver refused to end. If its context ended or its key is in use again, it has ended. */
 void objects_put_back(struct process *process, enum kind kind, struct entry entry);
 
 /* Copies an object, or removes it. False if there is none. */

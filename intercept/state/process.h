@@ -4,14 +4,14 @@
  *
  * Each part has its own lock. Locks are taken in this order, never in reverse:
  *
- *   1. a device's lifecycle, the gate of creations, a context's gate, the gates of graphs, of unmapping, borrowing and
- *      making, libraries, extras, captures, the gate of packing
+ *   1. a device's lifecycle, the gate of creations, a context's gate, the gates of graphs, of unmapping and of making,
+ *      borrowing, libraries, extras, captures, the gate of packing
  *   2. the graphs', a pool's, the streams' two (`querying`, then `lock`)
  *   3. `opened` or `importing`, `exporting`, objects', an allocation shard's, contexts', a region's
  *
  * The driver is called only under those of the first group, a pool's lock and the streams' `querying`. While it ends a
- * context or unloads a library, it may call back into the program: the same thread may take a lifecycle and the libraries
- * again, and enter a gate that it has closed. Graphs are launched under no lock.
+ * context or unloads a library, it may call back into the program: the same thread may take a lifecycle, borrowing and the
+ * libraries again, and enter a gate that it has closed. Graphs are launched under no lock.
  */
 #ifndef TRANCHE_PROCESS_H
 #define TRANCHE_PROCESS_H
@@ -158,7 +158,7 @@ struct process {
     struct lock exporting;
     struct gate unmapping; /* calls that make, unmap or release physical memory; see cuda/vmm.c */
     struct gate making;    /* calls that make arrays and modules; closed while an array or an unknown module ends */
-    struct gate borrowing; /* see memory/borrowed.h */
+    struct reentrant_lock borrowing; /* see memory/borrowed.h */
     _Atomic uint64_t externals; /* the last number, see memory/borrowed.c */
     _Atomic uint64_t physicals; /* the last number, see memory/physical.c */
 };

@@ -4,6 +4,7 @@
 #include "../context/lifecycle.h"
 #include "../context/variables.h"
 #include "../driver/cuda_real.h"
+#include "../memory/borrowed.h"
 #include "../memory/objects.h"
 #include "../memory/physical.h"
 #include "../memory/pools.h"
@@ -254,6 +255,47 @@ void test_mapped_while_it_ends(void) {
     CHECK(cuMemPoolDestroy(pool) == CUDA_SUCCESS && used_mib() == 30, "a pointer is imported: %llu MiB",
           (unsigned long long)used_mib());
     CHECK(cuMemFree_v2(alike[0]) != CUDA_ERROR_OUT_OF_MEMORY && used_mib() == 30, "the driver refuses to free it");
+}
+
+/* A mapping keeps the memory after the context ended in which that was imported, and ends with its own. */
+void test_mapped_in_another_context(void) {
+    CUcontext first, imports, maps;
+    const CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.handle.fd = -1, .size = 10 * MIB};
+    struct process *process = with_context(&first);
+    struct entry known;
+    CHECK(cuCtxCreate_v2(&imports, 0, 0) == CUDA_SUCCESS, "context");
+    CHECK(cuImportExternalMemory(&external, &from) == CUDA_SUCCESS, "imported");
+    CHECK(cuCtxCreate_v2(&maps, 0, 0) == CUDA_SUCCESS, "context");
+    map_external();
+    CHECK(cuCtxDestroy_v2(imports) == CUDA_SUCCESS, "destroyed");
+    fake_cuCtxSetCurrent(first);
+    CHECK(used_mib() == 110, "it is mapped: %llu MiB", (unsigned long long)used_mib());
+    CHECK(cuCtxDestroy_v2(maps) == CUDA_SUCCESS, "destroyed");
+    fake_cuCtxSetCurrent(first);
+    CHECK(used_mib() == 0 && !objects_find(process, KIND_BORROWED, alike[0], &known), "nothing is left: %llu MiB",
+          (unsigned long long)used_mib());
+}
+
+/* While a thread frees a mapping that another has freed, a third gets its address. */
+void test_address_again_while_it_is_freed(void) {
+    CUcontext context;
+    const CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.handle.fd = -1, .size = 10 * MIB};
+    struct process *process = with_context(&context);
+    struct entry mapped;
+    CHECK(cuImportExternalMemory(&external, &from) == CUDA_SUCCESS, "imported");
+    map_external();
+    CHECK(cuDestroyExternalMemory(external) == CUDA_SUCCESS, "destroyed");
+    CHECK(borrowed_freeing(process, alike[0], &mapped), "its record is removed");
+    CHECK(cuImportExternalMemory(&external, &from) == CUDA_SUCCESS, "imported");
+    map_external();
+    CHECK(used_mib() == 20, "both: %llu MiB", (unsigned long long)used_mib());
+    borrowed_freed(process, &mapped, CUDA_ERROR_INVALID_VALUE);
+    CHECK(used_mib() == 10, "the first is gone: %llu MiB", (unsigned long long)used_mib());
+    map_external();
+    CHECK(cuDestroyExternalMemory(external) == CUDA_SUCCESS, "destroyed");
+    CHECK(borrowed_freeing(process, alike[0], &mapped), "its record is removed");
+    borrowed_freed(process, &mapped, CUDA_SUCCESS);
+    CHECK(used_mib() == 0, "nothing is left: %llu MiB", (unsigned long long)used_mib());
 }
 
 /* --- what changes meanwhile --------------------------------------------------------------------------------------- */

@@ -1856,6 +1856,8 @@ int main(int argc, char **argv) {
     RUN(test_two_handles_of_one_address);
     RUN(test_opened_during_a_close);
     RUN(test_mapped_while_it_ends);
+    RUN(test_mapped_in_another_context);
+    RUN(test_address_again_while_it_is_freed);
     RUN(test_objects_that_outlive_their_context);
     RUN(test_replacing_what_has_changed);
     RUN(test_destroyed_pools_are_not_found);
