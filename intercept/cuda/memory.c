@@ -26,11 +26,8 @@
         CUresult result = granting;                                                                                    \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
-        CUresult answer = call;                                                                                        \
-        result = allocations_allocated(&grant, answer, answer == CUDA_SUCCESS ? *(address) : 0, size);                 \
-        if (result != answer)                                                                                          \
-            REAL(cuMemFree_v2)(*(address)); /* it cannot be recorded */                                                \
-        return result;                                                                                                 \
+        result = call;                                                                                                 \
+        return allocations_allocated(&grant, result, result == CUDA_SUCCESS ? *(address) : 0, size);                   \
     } while (0)
 
 static CUresult allocate(CUdeviceptr *address, size_t size) {
@@ -209,10 +206,7 @@ static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width
     CUresult answer = REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element);
     uint64_t bytes = answer == CUDA_SUCCESS ? product(*pitch, height) : 0;
     result = answer == CUDA_SUCCESS ? allocations_resize(&grant, bytes) : answer;
-    result = allocations_allocated(&grant, result, result == CUDA_SUCCESS ? *address : 0, bytes);
-    if (result != answer)
-        REAL(cuMemFree_v2)(*address);
-    return result;
+    return allocations_allocated(&grant, result, answer == CUDA_SUCCESS ? *address : 0, bytes);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
@@ -236,8 +230,13 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);
     bool waits = !linear && !borrowed && !of_pool && borrowed_await_imports(process);
     borrowed = borrowed || (waits && borrowed_freeing(process, address, &allocation));
+    bool unknown = process != NULL && !linear && !borrowed && !of_pool;
     uint32_t changes = of_pool ? pools_changes(&allocation) : 0;
+    if (unknown)
+        gate_enter(&process->packing);
     CUresult result = REAL(cuMemFree_v2)(address);
+    if (unknown)
+        gate_leave(&process->packing);
     if (waits)
         reentrant_give(&process->borrowing);
     if (linear)

@@ -1,5 +1,6 @@
 #include "memory/allocations.h"
 
+#include "driver/cuda_real.h"
 #include "memory/blocks.h"
 #include "memory/further.h"
 #include "memory/pools.h"
@@ -23,17 +24,49 @@ static void set_roomy(struct process *process, unsigned shard) {
         atomic_store_explicit(&process->roomy, shard, memory_order_relaxed);
 }
 
-/* Keeps other small allocations away if a block has room. */
-static bool packs_into_ours(struct grant *grant, uint64_t bytes) {
+/* Whether any small allocation is being freed, or is to be when a stream has got there. */
+static bool frees_any(struct process *process) {
+    uint32_t freeing = 0;
+    for (unsigned i = 0; i < SHARDS; i++) {
+        lock_take(&process->shards[i].lock);
+        freeing += process->shards[i].freeing;
+        lock_give(&process->shards[i].lock);
+    }
+    return freeing != 0;
+}
+
+/* Not one that a free behind our back has ended, with its block. */
+static bool exists(CUdeviceptr allocation) {
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    return REAL(cuMemGetAddressRange_v2)(&base, &size, allocation) == CUDA_SUCCESS && base == allocation &&
+           base >> BLOCK_SHIFT == (base + size - 1) >> BLOCK_SHIFT;
+}
+
+static bool has_room(struct shard *shard, const struct grant *grant, uint64_t bytes) {
+    CUdeviceptr allocation;
+    bool found = false;
+    lock_take(&shard->lock);
+    while (!found && (allocation = blocks_find_room(shard, grant->context, bytes)) != 0) {
+        lock_give(&shard->lock);
+        found = exists(allocation);
+        lock_take(&shard->lock);
+        if (!found)
+            blocks_doubt(shard, allocation);
+    }
+    lock_give(&shard->lock);
+    return found;
+}
+
+/* Keeps other small allocations and frees away if a block has room. */
+static bool packs_into_ours(const struct grant *grant, uint64_t bytes) {
     struct process *process = grant->process;
     bool found = false;
     gate_close(&process->packing);
+    bool certain = !frees_any(process);
     unsigned first = atomic_load_explicit(&process->roomy, memory_order_relaxed);
-    for (unsigned i = 0; i < SHARDS && !found; i++) {
-        struct shard *shard = &process->shards[(first + i) % SHARDS];
-        lock_take(&shard->lock);
-        found = blocks_find_room(shard, grant->context, bytes, &grant->place);
-        lock_give(&shard->lock);
+    for (unsigned i = 0; i < SHARDS && certain && !found; i++) {
+        found = has_room(&process->shards[(first + i) % SHARDS], grant, bytes);
         if (found)
             set_roomy(process, (first + i) % SHARDS);
     }
@@ -45,17 +78,15 @@ static bool packs_into_ours(struct grant *grant, uint64_t bytes) {
 /* `bytes` is 0 if no block of ours may be used. */
 static CUresult take_packed(take_function *take, struct grant *grant, int gpu, uint64_t bytes) {
     CUresult result = charge_try(grant->process, gpu, BLOCK_PAGES, &grant->charge);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && bytes != 0 && packs_into_ours(grant, bytes)) {
-        grant->packing = PACKING_INTO_OURS;
-        return CUDA_SUCCESS;
-    }
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && take != charge_try)
+    bool full = result == CUDA_ERROR_OUT_OF_MEMORY, ours = full && bytes != 0 && packs_into_ours(grant, bytes);
+    if (full && !ours)
         result = take(grant->process, gpu, BLOCK_PAGES, &grant->charge);
-    if (result != CUDA_SUCCESS)
-        return result;
-    gate_enter(&grant->process->packing);
-    grant->packing = PACKING_INTO_ANY;
-    return CUDA_SUCCESS;
+    if (full && !ours && result == CUDA_ERROR_OUT_OF_MEMORY) /* or what was being freed then is freed now */
+        ours = bytes != 0 && packs_into_ours(grant, bytes);
+    if (result == CUDA_SUCCESS)
+        gate_enter(&grant->process->packing);
+    grant->packing = ours ? PACKING_INTO_OURS : result == CUDA_SUCCESS ? PACKING_INTO_ANY : PACKING_NOT;
+    return ours ? CUDA_SUCCESS : result;
 }
 
 static CUresult grant_by(take_function *take, struct grant *grant, struct work *work, uint64_t bytes, bool packed,
@@ -223,24 +254,8 @@ static bool record_at(struct grant *grant, CUdeviceptr address, uint64_t bytes) 
     return recorded;
 }
 
-/* Takes over the charge of the block in which there was room, if the driver has released that. */
-static void let_go(struct grant *grant) {
-    struct shard *shard = shard_of(grant->process, grant->place.key);
-    lock_take(&shard->lock);
-    struct charge charge = blocks_let_go(shard, &grant->place);
-    lock_give(&shard->lock);
-    if (charge.share != 0) /* exported meanwhile */
-        charge_end(grant->process, &charge);
-    else if (charge.pages != 0)
-        grant->charge = charge;
-    grant->place.key = 0;
-}
-
-/* The driver took a block: since another thread has freed all of ours, or although there was room in it. */
+/* The driver took a block although there was room in one of ours. */
 static CUresult take_late(struct grant *grant, uint64_t bytes) {
-    let_go(grant);
-    if (grant->charge.pages >= pages_of(bytes))
-        return CUDA_SUCCESS;
     for (unsigned i = 0; i < SHARDS; i++) {
         lock_take(&grant->process->shards[i].lock);
         blocks_have_none(&grant->process->shards[i], grant->context);
@@ -259,10 +274,24 @@ CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr
         if (!recorded)
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (grant->packing == PACKING_INTO_OURS && grant->place.key != 0)
-        let_go(grant);
+    if (result != CUDA_SUCCESS && address != 0)
+        REAL(cuMemFree_v2)(address);
     give_back(grant);
     return result;
+}
+
+/* Under the shard's lock: finds an allocation that is about to be freed. While another thread counts on the room in a block,
+ * the driver is not to release that. */
+static struct entry *find_to_free(struct process *process, struct shard *shard, CUdeviceptr address) {
+    struct entry *known = table_find(&shard->allocations, address);
+    while (known != NULL && is_packed(known) && gate_is_shut_by_another(&process->packing)) {
+        lock_give(&shard->lock);
+        gate_enter(&process->packing);
+        gate_leave(&process->packing);
+        lock_take(&shard->lock);
+        known = table_find(&shard->allocations, address);
+    }
+    return known;
 }
 
 bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
@@ -271,7 +300,7 @@ bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
         return false;
     struct shard *shard = shard_of(process, address);
     lock_take(&shard->lock);
-    struct entry *known = table_find(&shard->allocations, address);
+    struct entry *known = find_to_free(process, shard, address);
     if (known != NULL) {
         *allocation = *known;
         table_remove(&shard->allocations, known);

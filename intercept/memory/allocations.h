@@ -22,7 +22,6 @@ struct grant {
     uint32_t takes; /* how often this process had taken from the region, see allocations.c */
     bool packed;    /* the driver packs allocations of this size into blocks */
     enum { PACKING_NOT, PACKING_INTO_ANY, PACKING_INTO_OURS } packing; /* in the gate of packing; or it is closed */
-    struct entry place;              /* for PACKING_INTO_OURS: in which block there is room */
     struct further_charges *further; /* NULL: the memory cannot move to another GPU */
 };
 
@@ -35,8 +34,7 @@ struct further_charges {
 /*
  * Allocating in the current context: allocations_grant before the driver is called, allocations_allocated with the
  * driver's result. If the size is known only afterwards, the grant is an estimate, and allocations_resize corrects it.
- * The program gets what allocations_allocated returns; if that is an error although the driver allocated, the caller
- * frees the memory.
+ * The program gets what allocations_allocated returns. If that is an error, memory that the driver allocated is freed.
  */
 CUresult allocations_grant(struct grant *grant, struct work *work, uint64_t bytes);
 CUresult allocations_resize(struct grant *grant, uint64_t bytes);

@@ -152,17 +152,29 @@ static bool may_take(const struct entry *block, uint32_t context) {
     return block->key != 0 && block->context == context && any_in_it(block);
 }
 
-bool blocks_find_room(struct shard *shard, uint32_t context, uint64_t bytes, struct entry *place) {
+static CUdeviceptr first_in(const struct entry *block) {
+    const struct map *map = map_of(block);
+    unsigned word = 0;
+    while (map->used[word] == 0 && word < UNITS / 64 - 1)
+        word++;
+    unsigned unit = map->used[word] != 0 ? word * 64 + (unsigned)__builtin_ctzll(map->used[word]) : 0;
+    return (block->key << BLOCK_SHIFT) + ((CUdeviceptr)unit << UNIT_SHIFT);
+}
+
+CUdeviceptr blocks_find_room(struct shard *shard, uint32_t context, uint64_t bytes) {
     unsigned units = (unsigned)((bytes + (1u << UNIT_SHIFT) - 1) >> UNIT_SHIFT);
     for (size_t i = 0; i < shard->blocks.capacity; i++) {
-        struct entry *block = &shard->blocks.entries[i];
-        if (!may_take(block, context) || block->charge.share != 0 || !map_has_room(map_of(block), units))
-            continue;
-        block->references += ONE_IN_IT;
-        *place = (struct entry){.key = block->key << BLOCK_SHIFT, .with = block->with};
-        return true;
+        const struct entry *block = &shard->blocks.entries[i];
+        if (may_take(block, context) && block->charge.share == 0 && map_has_room(map_of(block), units))
+            return first_in(block);
     }
-    return false;
+    return 0;
+}
+
+void blocks_doubt(struct shard *shard, CUdeviceptr allocation) {
+    const struct entry *block = table_find(&shard->blocks, allocation >> BLOCK_SHIFT);
+    if (block != NULL)
+        map_of(block)->most = 1;
 }
 
 void blocks_have_none(struct shard *shard, uint32_t context) {
@@ -193,33 +205,18 @@ bool blocks_set_aside(struct shard *shard, const struct entry *allocation) {
 
 void blocks_leaving(struct shard *shard, const struct entry *allocation) {
     struct entry *block = blocks_of(shard, allocation);
-    if (block != NULL)
-        block->references += ONE_LEAVING - ONE_IN_IT;
+    if (block == NULL)
+        return;
+    block->references += ONE_LEAVING - ONE_IN_IT;
+    shard->freeing++;
 }
 
 void blocks_stayed(struct shard *shard, const struct entry *allocation) {
     struct entry *block = blocks_of(shard, allocation);
-    if (block != NULL)
-        block->references -= ONE_LEAVING - ONE_IN_IT;
-}
-
-/* What else was in it has been freed or is being freed, and the allocation is elsewhere: the driver has released the block.
- * Those that are still to end have no charge then. */
-struct charge blocks_let_go(struct shard *shard, const struct entry *place) {
-    struct entry *block;
-    struct table *table = table_of(shard, place, &block);
     if (block == NULL)
-        return (struct charge){0};
-    block->references -= ONE_IN_IT;
-    if (any_in_it(block))
-        return (struct charge){0};
-    struct charge charge = block->charge;
-    block->charge = (struct charge){0};
-    if (block->references == 0) {
-        map_delete(shard, map_of(block));
-        table_remove(table, block);
-    }
-    return charge;
+        return;
+    block->references -= ONE_LEAVING - ONE_IN_IT;
+    shard->freeing--;
 }
 
 struct charge blocks_left(struct process *process, struct shard *shard, const struct entry *allocation) {
@@ -230,6 +227,7 @@ struct charge blocks_left(struct process *process, struct shard *shard, const st
     struct map *map = map_of(block);
     map_free(map, allocation->key);
     block->references -= ONE_LEAVING;
+    shard->freeing--;
     map->blurred = map->blurred && block->references >= ONE_LEAVING;
     if (block->references != 0)
         return (struct charge){0};

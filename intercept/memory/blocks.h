@@ -19,14 +19,14 @@
 bool blocks_join(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes);
 
 /*
- * Looks for a block of a context that certainly has room for so many bytes: then the driver takes no other. Managed memory
- * has blocks of its own. If there is one, `place` stands for an allocation in it, so that the block stays charged, until
- * blocks_let_go. That returns the block's charge if the driver has released the block since.
+ * An allocation in a block of a context that has room for so many bytes; 0 if there is none. The driver takes no other block
+ * then, if the allocation exists, as long as nothing else is allocated or freed in blocks. Managed memory has blocks of its
+ * own.
  */
-bool blocks_find_room(struct shard *shard, uint32_t context, uint64_t bytes, struct entry *place);
-struct charge blocks_let_go(struct shard *shard, const struct entry *place);
+CUdeviceptr blocks_find_room(struct shard *shard, uint32_t context, uint64_t bytes);
 
-/* The driver found no room where there was some, by the above: it is not relied on again. */
+/* The room that was found in the block of an allocation, or in any block of a context, is not relied on again. */
+void blocks_doubt(struct shard *shard, CUdeviceptr allocation);
 void blocks_have_none(struct shard *shard, uint32_t context);
 
 /* An allocation is about to be freed; the driver refused to free it; the driver freed it. The last returns the charge

@@ -63,6 +63,7 @@ struct shard {
     struct table leaving;     /* blocks that another block has replaced, by number; see memory/blocks.h */
     struct table further;     /* charges on further GPUs, by number; see memory/further.h */
     uint64_t last_number;     /* the last number of further charges */
+    uint32_t freeing;         /* allocations in blocks that are being freed */
     struct map *spare_maps;   /* see memory/blocks.c */
 };
 
@@ -143,7 +144,8 @@ struct process {
     _Atomic int gpus[DEVICES_MAX]; /* by device: GPU + 1, NO_CLAIM, or 0 if unknown */
     struct contexts contexts;
     struct shard shards[SHARDS];
-    struct gate packing;      /* calls that make small allocations are in it; closed by one that may not take a block */
+    struct gate packing;      /* calls that make small allocations are in it; closed by one that may not take a block;
+                               * then frees of small allocations wait, too */
     _Atomic unsigned roomy;   /* the shard where a small allocation was last freed, or found a place */
     _Atomic uint32_t on_host; /* number of allocations that lie in host memory */
     struct objects objects;

@@ -175,31 +175,74 @@ static void test_block_though_there_is_room(void) {
     CHECK(cuMemFree_v2(addresses[1]) == CUDA_SUCCESS && cuMemAlloc_v2(&other, 512) == CUDA_SUCCESS, "another hole");
 }
 
-static CUdeviceptr last_in_block;
+static struct {
+    CUcontext context;
+    CUdeviceptr last_in_block;
+    pthread_t thread;
+} freeing;
 
-static void free_last_in_block(void) {
-    CHECK(cuMemFree_v2(last_in_block) == CUDA_SUCCESS, "freed");
+static void *free_last_in_block(void *unused) {
+    fake_cuCtxSetCurrent(freeing.context);
+    CHECK(cuMemFree_v2(freeing.last_in_block) == CUDA_SUCCESS, "freed");
+    return unused;
 }
 
-static void check_counted(CUdeviceptr address) {
-    (void)address;
-    CHECK(counted() >= fake_physical(0), "%llu taken, %llu counted", (unsigned long long)fake_physical(0),
-          (unsigned long long)counted());
+static void free_beside(void) {
+    struct timespec soon;
+    if (pthread_create(&freeing.thread, NULL, free_last_in_block, NULL) != 0)
+        abort();
+    clock_gettime(CLOCK_REALTIME, &soon);
+    soon.tv_nsec = (soon.tv_nsec + 50000000) % 1000000000;
+    soon.tv_sec += soon.tv_nsec < 50000000;
+    CHECK(pthread_timedjoin_np(freeing.thread, NULL, &soon) != 0, "the block ends before there is something else in it");
 }
 
-/* Another thread frees the last allocation of the block that has room, and another process would get the block. */
+/* Another thread frees the last allocation of the block that has room. The driver may release the block after it took
+ * another. */
 static void test_block_ends_beside_an_allocation(void) {
+    CUdeviceptr addresses[40], other;
+    freeing.context = with_context(LIMIT);
+    CHECK(fill_with_small(addresses, 40, 64 << 10, 1) == 32, "the block is full");
+    for (int i = 0; i < 31; i++)
+        CHECK(cuMemFree_v2(addresses[i]) == CUDA_SUCCESS, "%d", i);
+    freeing.last_in_block = addresses[31];
+    fake_orders.allocating = free_beside;
+    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_SUCCESS, "in the block");
+    pthread_join(freeing.thread, NULL);
+    CHECK(other >> 21 == addresses[31] >> 21, "in another");
+    CHECK(counted() == LIMIT && fake_physical(0) == LIMIT, "counted %llu", (unsigned long long)counted());
+    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && counted() == LIMIT - 2 * MIB, "freed");
+}
+
+static CUdeviceptr small_again;
+
+static void allocate_small(void) {
+    small_again = 0;
+    CHECK(cuMemAlloc_v2(&small_again, 512) == CUDA_ERROR_OUT_OF_MEMORY, "beside what is being freed");
+}
+
+/* What is being freed may take the block in which the driver puts something else with it. */
+static void test_allocation_beside_a_free(void) {
+    CUdeviceptr addresses[80], other;
+    with_context(LIMIT);
+    CHECK(fill_with_small(addresses, 80, 64 << 10, 2) == 64, "the blocks are full");
+    CHECK(cuMemFree_v2(addresses[0]) == CUDA_SUCCESS, "room in one");
+    fake_orders.in_free = allocate_small;
+    CHECK(cuMemFree_v2(addresses[63]) == CUDA_SUCCESS && fake_orders.in_free == NULL, "from the other");
+    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_SUCCESS, "afterwards");
+}
+
+/* A block that was freed behind our back has no room. */
+static void test_block_that_ended_unseen(void) {
     CUdeviceptr addresses[40], other;
     with_context(LIMIT);
     CHECK(fill_with_small(addresses, 40, 64 << 10, 1) == 32, "the block is full");
     for (int i = 0; i < 31; i++)
         CHECK(cuMemFree_v2(addresses[i]) == CUDA_SUCCESS, "%d", i);
-    last_in_block = addresses[31];
-    fake_orders.allocating = free_last_in_block;
-    fake_orders.allocated = check_counted;
-    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_SUCCESS, "in a block of its own");
-    CHECK(counted() == LIMIT && fake_physical(0) == LIMIT, "counted %llu", (unsigned long long)counted());
-    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && counted() == LIMIT - 2 * MIB, "freed");
+    CHECK(fake_free_unseen(addresses[31]) == CUDA_SUCCESS, "the last");
+    fake_orders.new_block = true;
+    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_ERROR_OUT_OF_MEMORY && fake_orders.new_block, "the driver is not called");
+    fake_orders.new_block = false;
 }
 
 enum { SMALL_THREADS = 4, SMALL_EACH = 16, SMALL_ROUNDS = 4000 };
@@ -1801,6 +1844,8 @@ int main(int argc, char **argv) {
     RUN(test_full_blocks_are_used_again);
     RUN(test_block_though_there_is_room);
     RUN(test_block_ends_beside_an_allocation);
+    RUN(test_allocation_beside_a_free);
+    RUN(test_block_that_ended_unseen);
     RUN(test_full_blocks_of_many_threads);
     RUN(test_old_forms);
     RUN(test_driver_errors_give_back);
