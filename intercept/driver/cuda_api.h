@@ -23,6 +23,7 @@ typedef enum CUresult {
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_CAPTURED_EVENT = 907,
 } CUresult;
 
 typedef int CUdevice;

@@ -16,12 +16,11 @@
 /* Entries that are queried for each new one: more than one, so that finished ones do not accumulate. */
 #define SWEEP 4
 
-/* An entry: a stream, or, once it was queried, an event that was recorded in it after the frees. All zero is a free
- * entry. */
+/* An entry: a stream in which memory was freed. All zero is a free entry. */
 struct freed_in {
     CUcontext context;
     CUstream stream;
-    CUevent event;
+    CUevent event;        /* recorded in the stream after the frees, and queried in its place; NULL: not yet */
     long thread;          /* for a thread's default stream: the thread; else 0 */
     uint64_t number;      /* of the last free in it, which changes with each free; 0: the entry is free */
     streams_freed *freed; /* called with `memory` when it is done; NULL for a pool's memory */
@@ -33,15 +32,19 @@ static long this_thread(void) {
     return syscall(SYS_gettid);
 }
 
-/* Under the lock: the entry of the same stream, or a free one. NULL if there is no memory. Each event has its own
- * entry. */
+/* Whether an entry is for all frees of pools' memory in its stream. Each event, and other memory, has its own. */
+static bool is_shared(const struct freed_in *freed) {
+    return freed->event == NULL && freed->freed == NULL;
+}
+
+/* Under the lock: the entry of the same stream, or a free one. NULL if there is no memory. */
 static struct freed_in *place_for(struct streams *streams, const struct freed_in *freed) {
     size_t unused = streams->count;
     for (size_t i = 0; i < streams->count; i++) {
         const struct freed_in *known = &streams->each[i];
         if (known->number == 0)
             unused = i < unused ? i : unused;
-        else if (freed->event == NULL && known->event == NULL && known->stream == freed->stream &&
+        else if (is_shared(freed) && is_shared(known) && known->stream == freed->stream &&
                  known->context == freed->context && known->thread == freed->thread)
             return &streams->each[i];
     }
@@ -139,19 +142,38 @@ static CUstream stream_to_query(const struct freed_in *freed) {
     return named && exists(freed) ? freed->stream : CU_STREAM_LEGACY;
 }
 
-/* Records an event in an entry's stream, and puts it in the stream's place, in `freed` too. False if that failed or if
- * something was freed in the stream meanwhile. The stream's context is current. */
+/* An event that is recorded in the stream; NULL if there is none. Not where another thread has begun a capture meanwhile: to
+ * query an event of a capture makes that invalid. */
+static CUevent record_event(CUstream stream) {
+    CUevent event = NULL;
+    if (is_recorded(stream) || REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return NULL;
+    if (REAL(cuEventRecord)(event, stream) == CUDA_SUCCESS && !is_recorded(stream))
+        return event;
+    REAL(cuEventDestroy_v2)(event);
+    return NULL;
+}
+
+/* Records an event in an entry's stream, in `freed` too. False if that failed or if something was freed in the stream
+ * meanwhile. The stream's context is current. */
 static bool record(struct streams *streams, size_t index, struct freed_in *freed) {
-    struct freed_in recorded = {.context = freed->context, .number = freed->number};
-    CUstream stream = stream_to_query(freed);
-    if (is_recorded(stream) || REAL(cuEventCreate)(&recorded.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-        return false;
-    if (REAL(cuEventRecord)(recorded.event, stream) == CUDA_SUCCESS && replace(streams, index, freed, recorded)) {
+    struct freed_in recorded = *freed;
+    recorded.event = record_event(stream_to_query(freed));
+    if (recorded.event != NULL && replace(streams, index, freed, recorded)) {
         *freed = recorded;
         return true;
     }
-    REAL(cuEventDestroy_v2)(recorded.event);
+    if (recorded.event != NULL)
+        REAL(cuEventDestroy_v2)(recorded.event);
     return false;
+}
+
+/* The event was recorded in a capture that has ended since: another is recorded when the entry is queried again. */
+static void forget_event(struct streams *streams, size_t index, const struct freed_in *freed) {
+    struct freed_in without = *freed;
+    without.event = NULL;
+    if (replace(streams, index, freed, without))
+        REAL(cuEventDestroy_v2)(freed->event);
 }
 
 /* --- querying ----------------------------------------------------------------------------------------------------- */
@@ -162,7 +184,10 @@ static bool is_done(struct process *process, size_t index, struct freed_in *free
     struct streams *streams = &process->streams;
     if (freed->event == NULL && !record(streams, index, freed))
         return false;
-    if (REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS)
+    CUresult result = REAL(cuEventQuery)(freed->event);
+    if (result == CUDA_ERROR_CAPTURED_EVENT)
+        forget_event(streams, index, freed);
+    if (result != CUDA_SUCCESS)
         return false;
     if (synchronize && REAL(cuEventSynchronize)(freed->event) != CUDA_SUCCESS)
         return false;
@@ -212,11 +237,15 @@ static void sweep(struct process *process, size_t index) {
 
 /* --- ends --------------------------------------------------------------------------------------------------------- */
 
-/* The index of a stream's entry. False if nothing was freed in it. */
+static bool names(const struct freed_in *freed, CUstream stream) {
+    return freed->number != 0 && freed->event == NULL && freed->stream == stream;
+}
+
+/* The index of an entry of a stream, without an event. False if there is none. */
 static bool find(struct streams *streams, CUstream stream, size_t *index) {
     lock_take(&streams->lock);
     size_t i = 0;
-    while (i < streams->count && (streams->each[i].number == 0 || streams->each[i].stream != stream))
+    while (i < streams->count && !names(&streams->each[i], stream))
         i++;
     bool found = i < streams->count;
     lock_give(&streams->lock);
@@ -233,9 +262,11 @@ void streams_ending(struct process *process, CUstream stream) {
     if (contexts_is_default_stream(stream) || !find(streams, stream, &index))
         return;
     lock_take(&streams->querying);
-    sweep(process, index);
-    if (at(streams, index, &freed) && freed.number != 0 && freed.stream == stream)
-        take_out(process, index, &freed); /* no event could be recorded */
+    while (find(streams, stream, &index)) {
+        sweep(process, index);
+        if (at(streams, index, &freed) && names(&freed, stream))
+            take_out(process, index, &freed); /* no event could be recorded */
+    }
     lock_give(&streams->querying);
 }
 
@@ -256,16 +287,15 @@ void streams_context_ended(struct process *process, CUcontext context) {
 
 /* --- memory that is no pool's ------------------------------------------------------------------------------------- */
 
+/* Without an event, one is recorded when the entry is queried. */
 static bool record_free(struct process *process, CUstream stream, struct freed_in *freed) {
-    ssize_t index = -1;
-    if (is_recorded(stream) || REAL(cuEventCreate)(&freed->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-        return false;
+    freed->event = record_event(stream);
     atomic_fetch_add(&process->streams.waiting, 1);
-    if (REAL(cuEventRecord)(freed->event, stream) == CUDA_SUCCESS)
-        index = put(&process->streams, freed);
+    ssize_t index = put(&process->streams, freed);
     if (index < 0) {
         atomic_fetch_sub(&process->streams.waiting, 1);
-        REAL(cuEventDestroy_v2)(freed->event);
+        if (freed->event != NULL)
+            REAL(cuEventDestroy_v2)(freed->event);
         return false;
     }
     lock_take(&process->streams.querying);
@@ -276,8 +306,10 @@ static bool record_free(struct process *process, CUstream stream, struct freed_i
 
 bool streams_free_later(struct process *process, CUcontext context, CUstream stream, const struct entry *memory,
                         streams_freed *done) {
-    struct freed_in freed = {.context = context, .memory = *memory, .freed = done};
+    struct freed_in freed = {.context = context, .stream = stream, .memory = *memory, .freed = done};
     CUcontext pushed;
+    if (stream == CU_STREAM_PER_THREAD)
+        freed.thread = this_thread();
     if (context == NULL || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return false;
     bool recorded = record_free(process, stream, &freed);

@@ -19,7 +19,7 @@ struct fake_pool_orders fake_pool_orders;
 /* Work has numbers; that up to `done` is done unless the stream is stuck. */
 struct CUstream_st {
     CUcontext context;
-    bool stuck, destroyed, ends_beside_free;
+    bool stuck, destroyed, ends_beside_free, captures_beside_event, ends_at_once;
     _Atomic bool capturing;
     uint64_t put, done;
     unsigned queries; /* until it is no longer stuck; 0: for good */
@@ -28,6 +28,7 @@ struct CUstream_st {
 struct CUevent_st {
     struct CUstream_st *stream;
     uint64_t number;
+    bool captured;
 };
 
 static struct CUstream_st default_stream;
@@ -79,6 +80,11 @@ void fake_stream_capture(CUstream stream) {
     atomic_store(&stream_of(stream)->capturing, true);
 }
 
+void fake_stream_capture_beside_event(CUstream stream, bool ends) {
+    stream->captures_beside_event = true;
+    stream->ends_at_once = ends;
+}
+
 static CUresult end_capture(CUstream stream, CUgraph *graph) {
     *graph = NULL;
     return atomic_exchange(&stream_of(stream)->capturing, false) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -106,6 +112,10 @@ static CUresult event_create(CUevent *event, unsigned int flags) {
 static CUresult event_record(CUevent event, CUstream stream) {
     event->stream = stream_of(stream);
     event->number = event->stream->put;
+    event->captured = event->stream->captures_beside_event || atomic_load(&event->stream->capturing);
+    if (event->stream->captures_beside_event)
+        atomic_store(&event->stream->capturing, !event->stream->ends_at_once);
+    event->stream->captures_beside_event = false;
     return event->stream->destroyed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -113,6 +123,10 @@ static CUresult event_query(CUevent event) {
     fake_counts.queries++;
     if (event->stream != NULL && event->stream->queries != 0 && --event->stream->queries == 0)
         fake_stream_stick(event->stream, false);
+    if (event->captured) {
+        fake_counts.invalid += atomic_load(&event->stream->capturing);
+        return CUDA_ERROR_CAPTURED_EVENT;
+    }
     return event->stream == NULL || is_done(event->stream, event->number) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

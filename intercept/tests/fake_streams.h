@@ -23,6 +23,9 @@ void fake_stream_destroy_beside_free(CUstream stream);
 /* What is allocated in it is a node of a graph, until the capture ends. */
 void fake_stream_capture(CUstream stream);
 
+/* As another thread begins it when the next event is recorded, and ends it at once or not. */
+void fake_stream_capture_beside_event(CUstream stream, bool ends);
+
 /* Of the next allocation from a pool. */
 struct fake_pool_orders {
     void (*allocating)(void); /* called first */
@@ -40,6 +43,7 @@ struct fake_counts {
     unsigned captures;         /* times it asked whether a stream is in capture */
     unsigned synchronizations; /* of streams and events */
     unsigned trims;
+    unsigned invalid; /* queries of an event of a capture in progress */
 };
 extern struct fake_counts fake_counts;
 

@@ -1304,6 +1304,49 @@ static void test_capture_ends_beside_an_allocation(void) {
     CHECK(cuMemAllocAsync(&address, MIB, captured) == CUDA_ERROR_OUT_OF_MEMORY, "not captured any more");
 }
 
+/* Another thread begins a capture in a stream in which memory was freed, while an event is recorded there, and ends it at once or
+ * not. That event is never done, but what was freed is. */
+static void captured_beside_an_event(bool linear, bool ends) {
+    CUdeviceptr address, other;
+    CUgraph graph;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new();
+    CHECK((linear ? cuMemAlloc_v2(&address, 600 * MIB) : cuMemAllocAsync(&address, 20 * MIB, stream)) == CUDA_SUCCESS,
+          "alloc");
+    fake_stream_stick(stream, true);
+    if (linear)
+        fake_stream_capture_beside_event(stream, ends);
+    CHECK(cuMemFreeAsync(address, stream) == CUDA_SUCCESS, "free");
+    if (!linear)
+        fake_stream_capture_beside_event(stream, ends);
+    CHECK(cuMemAlloc_v2(&other, LIMIT - 100 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "it is not free yet");
+    fake_stream_stick(stream, false);
+    if (!ends)
+        CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS, "captured");
+    CHECK(cuMemAlloc_v2(&other, LIMIT - 100 * MIB) == CUDA_SUCCESS, "afterwards");
+    unsigned queries = fake_counts.queries;
+    CHECK(cuMemAlloc_v2(&other, MIB) == CUDA_ERROR_OUT_OF_MEMORY && fake_counts.queries <= queries + 1,
+          "it was waited for");
+    CHECK(fake_counts.events == 0 && fake_counts.invalid == 0, "%u events live, %u captures are invalid",
+          fake_counts.events, fake_counts.invalid);
+}
+
+static void test_capture_beside_an_event(void) {
+    captured_beside_an_event(false, true);
+}
+
+static void test_capture_goes_on_beside_an_event(void) {
+    captured_beside_an_event(false, false);
+}
+
+static void test_capture_beside_an_event_of_linear_memory(void) {
+    captured_beside_an_event(true, true);
+}
+
+static void test_capture_goes_on_beside_linear_memory(void) {
+    captured_beside_an_event(true, false);
+}
+
 /* --- the driver calls back ---------------------------------------------------------------------------------------- */
 
 static CUgraphExec spare; /* instantiated */
@@ -1893,6 +1936,10 @@ int main(int argc, char **argv) {
     RUN(test_preallocated_pool);
     RUN(test_pools_are_trimmed_by_what_is_missing);
     RUN(test_capture_ends_beside_an_allocation);
+    RUN(test_capture_beside_an_event);
+    RUN(test_capture_goes_on_beside_an_event);
+    RUN(test_capture_beside_an_event_of_linear_memory);
+    RUN(test_capture_goes_on_beside_linear_memory);
     RUN(test_holdings_of_alike_wholes);
     RUN(test_replaced_mappings);
     RUN(test_variables_of_alike_modules);
