@@ -230,13 +230,8 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);
     bool waits = !linear && !borrowed && !of_pool && borrowed_await_imports(process);
     borrowed = borrowed || (waits && borrowed_freeing(process, address, &allocation));
-    bool unknown = process != NULL && !linear && !borrowed && !of_pool;
     uint32_t changes = of_pool ? pools_changes(&allocation) : 0;
-    if (unknown)
-        gate_enter(&process->packing);
     CUresult result = REAL(cuMemFree_v2)(address);
-    if (unknown)
-        gate_leave(&process->packing);
     if (waits)
         reentrant_give(&process->borrowing);
     if (linear)

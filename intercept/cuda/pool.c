@@ -189,16 +189,12 @@ static struct freeing free_begins(CUdeviceptr address) {
               borrowed_freeing(freeing.process, address, &freeing.memory)))
         freeing.freed = borrowed_freed;
     freeing.known = freeing.freed != NULL;
-    if (!freeing.known && freeing.process != NULL)
-        gate_enter(&freeing.process->packing);
     return freeing;
 }
 
 static CUresult free_ends(struct freeing *freeing, const struct work *work, CUstream stream, CUresult result) {
     if (freeing->waits)
         reentrant_give(&freeing->process->borrowing);
-    if (!freeing->known && freeing->process != NULL)
-        gate_leave(&freeing->process->packing);
     if (!freeing->known)
         return result;
     if (freeing->freed == NULL) {

@@ -19,74 +19,65 @@ static uint32_t takes_so_far(const struct grant *grant) {
 
 typedef CUresult take_function(struct process *process, int gpu, uint64_t pages, struct charge *charge);
 
-static void set_roomy(struct process *process, unsigned shard) {
-    if (atomic_load_explicit(&process->roomy, memory_order_relaxed) != shard)
-        atomic_store_explicit(&process->roomy, shard, memory_order_relaxed);
+/* --- the reserve of a GPU ----------------------------------------------------------------------------------------- */
+
+static void give_reserve(struct process *process, int gpu, uint32_t place) {
+    struct charge charge = {.pages = BLOCK_PAGES, .region = (uint8_t)(place - 1), .gpu = (uint8_t)(gpu & 0x7f)};
+    charge_give(process, &charge);
 }
 
-/* Whether any small allocation is being freed, or is to be when a stream has got there. */
-static bool frees_any(struct process *process) {
-    uint32_t freeing = 0;
-    for (unsigned i = 0; i < SHARDS; i++) {
-        lock_take(&process->shards[i].lock);
-        freeing += process->shards[i].freeing;
-        lock_give(&process->shards[i].lock);
-    }
-    return freeing != 0;
+/* Gives it back if the process has no blocks there any more. */
+static void settle_reserve(struct process *process, int gpu) {
+    struct reserve *reserve = &process->reserves[gpu];
+    uint32_t place = atomic_load(&reserve->blocks) == 0 ? atomic_exchange(&reserve->place, 0) : 0;
+    if (place != 0)
+        give_reserve(process, gpu, place);
 }
 
-/* Not one that a free behind our back has ended, with its block. */
-static bool exists(CUdeviceptr allocation) {
-    CUdeviceptr base = 0;
-    size_t size = 0;
-    return REAL(cuMemGetAddressRange_v2)(&base, &size, allocation) == CUDA_SUCCESS && base == allocation &&
-           base >> BLOCK_SHIFT == (base + size - 1) >> BLOCK_SHIFT;
+static void put_reserve(struct process *process, int gpu, uint32_t place) {
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong(&process->reserves[gpu].place, &none, place))
+        give_reserve(process, gpu, place);
+    settle_reserve(process, gpu);
 }
 
-static bool has_room(struct shard *shard, const struct grant *grant, uint64_t bytes) {
-    CUdeviceptr allocation;
-    bool found = false;
-    lock_take(&shard->lock);
-    while (!found && (allocation = blocks_find_room(shard, grant->context, bytes)) != 0) {
-        lock_give(&shard->lock);
-        found = exists(allocation);
-        lock_take(&shard->lock);
-        if (!found)
-            blocks_doubt(shard, allocation);
-    }
-    lock_give(&shard->lock);
-    return found;
-}
-
-/* Keeps other small allocations and frees away if a block has room. */
-static bool packs_into_ours(const struct grant *grant, uint64_t bytes) {
+/* What is left of a grant if the allocation has a place in a block, else another charge. */
+static void take_reserve(struct grant *grant) {
     struct process *process = grant->process;
-    bool found = false;
-    gate_close(&process->packing);
-    bool certain = !frees_any(process);
-    unsigned first = atomic_load_explicit(&process->roomy, memory_order_relaxed);
-    for (unsigned i = 0; i < SHARDS && certain && !found; i++) {
-        found = has_room(&process->shards[(first + i) % SHARDS], grant, bytes);
-        if (found)
-            set_roomy(process, (first + i) % SHARDS);
-    }
-    if (!found)
-        gate_open(&process->packing);
-    return found;
+    int gpu = grant->charge.gpu;
+    struct charge charge = grant->charge;
+    if (atomic_load_explicit(&process->reserves[gpu].place, memory_order_relaxed) != 0 ||
+        (charge.pages == 0 && charge_try(process, gpu, BLOCK_PAGES, &charge) != CUDA_SUCCESS))
+        return;
+    grant->charge.pages = 0;
+    put_reserve(process, gpu, 1 + charge.region);
 }
 
-/* `bytes` is 0 if no block of ours may be used. */
-static CUresult take_packed(take_function *take, struct grant *grant, int gpu, uint64_t bytes) {
+/* One call at a time has it. */
+static bool borrow_reserve(struct grant *grant, int gpu) {
+    struct reserve *reserve = &grant->process->reserves[gpu];
+    lock_take(&reserve->lock);
+    grant->reserve = atomic_exchange(&reserve->place, 0);
+    if (grant->reserve == 0)
+        lock_give(&reserve->lock);
+    return grant->reserve != 0;
+}
+
+static void return_reserve(struct grant *grant) {
+    int gpu = grant->charge.gpu;
+    put_reserve(grant->process, gpu, grant->reserve);
+    grant->reserve = 0;
+    lock_give(&grant->process->reserves[gpu].lock);
+}
+
+/* --- granting ----------------------------------------------------------------------------------------------------- */
+
+/* A block's charge, or the reserve, which covers the call then: the driver may place the allocation in a block of ours. */
+static CUresult take_packed(take_function *take, struct grant *grant, int gpu, bool managed) {
     CUresult result = charge_try(grant->process, gpu, BLOCK_PAGES, &grant->charge);
-    bool full = result == CUDA_ERROR_OUT_OF_MEMORY, ours = full && bytes != 0 && packs_into_ours(grant, bytes);
-    if (full && !ours)
-        result = take(grant->process, gpu, BLOCK_PAGES, &grant->charge);
-    if (full && !ours && result == CUDA_ERROR_OUT_OF_MEMORY) /* or what was being freed then is freed now */
-        ours = bytes != 0 && packs_into_ours(grant, bytes);
-    if (result == CUDA_SUCCESS)
-        gate_enter(&grant->process->packing);
-    grant->packing = ours ? PACKING_INTO_OURS : result == CUDA_SUCCESS ? PACKING_INTO_ANY : PACKING_NOT;
-    return ours ? CUDA_SUCCESS : result;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !managed && borrow_reserve(grant, gpu))
+        return CUDA_SUCCESS;
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? take(grant->process, gpu, BLOCK_PAGES, &grant->charge) : result;
 }
 
 static CUresult grant_by(take_function *take, struct grant *grant, struct work *work, uint64_t bytes, bool packed,
@@ -97,9 +88,9 @@ static CUresult grant_by(take_function *take, struct grant *grant, struct work *
     grant->process = work->process;
     grant->context = work->place.context;
     grant->packed = packed;
-    grant->packing = PACKING_NOT;
+    grant->reserve = 0;
     grant->further = NULL;
-    result = packed ? take_packed(take, grant, work->place.gpu, managed ? 0 : bytes)
+    result = packed ? take_packed(take, grant, work->place.gpu, managed)
                     : take(grant->process, work->place.gpu, pages_of(bytes), &grant->charge);
     grant->takes = takes_so_far(grant);
     return result;
@@ -115,11 +106,8 @@ CUresult allocations_grant_spilled(struct grant *grant, struct work *work, uint6
 
 /* Gives back what of a grant is left. */
 static void give_back(struct grant *grant) {
-    if (grant->packing == PACKING_INTO_ANY)
-        gate_leave(&grant->process->packing);
-    else if (grant->packing == PACKING_INTO_OURS)
-        gate_open(&grant->process->packing);
-    grant->packing = PACKING_NOT;
+    if (grant->reserve != 0)
+        return_reserve(grant);
     charge_give(grant->process, &grant->charge);
     for (unsigned i = 0; grant->further != NULL && i < grant->further->count; i++)
         charge_give(grant->process, &grant->further->charges[i]);
@@ -147,7 +135,7 @@ CUresult allocations_grant_everywhere(struct grant *grant, struct work *work, st
 CUresult allocations_resize(struct grant *grant, uint64_t bytes) {
     uint64_t pages = pages_of(bytes);
     grant->packed = bytes < PACKED_BELOW_BYTES;
-    if (grant->packing == PACKING_INTO_OURS && grant->packed)
+    if (grant->reserve != 0 && grant->packed)
         return CUDA_SUCCESS;
     if (pages > grant->charge.pages)
         return charge_grow(grant->process, &grant->charge, pages - grant->charge.pages);
@@ -167,7 +155,7 @@ static void end(struct process *process, struct shard *shard, const struct entry
         if (charge.share != 0)
             charge_unname(process, charge.region, charge.share);
         charge = blocks_left(process, shard, allocation);
-        set_roomy(process, (unsigned)(shard - process->shards));
+        settle_reserve(process, allocation->charge.gpu);
     } else if (charge.spilled)
         atomic_fetch_sub_explicit(&process->on_host, 1, memory_order_relaxed);
     else
@@ -204,7 +192,7 @@ static bool record(struct shard *shard, struct grant *grant, CUdeviceptr address
     struct entry *put = table_put(&shard->allocations, allocation);
     if (put == NULL)
         return false;
-    if (packed ? blocks_join(shard, grant, put, bytes) : charge_alone(shard, grant, put, bytes))
+    if (packed ? blocks_join(shard, grant, put) : charge_alone(shard, grant, put, bytes))
         return true;
     table_remove(&shard->allocations, put);
     return false;
@@ -254,44 +242,24 @@ static bool record_at(struct grant *grant, CUdeviceptr address, uint64_t bytes) 
     return recorded;
 }
 
-/* The driver took a block although there was room in one of ours. */
-static CUresult take_late(struct grant *grant, uint64_t bytes) {
-    for (unsigned i = 0; i < SHARDS; i++) {
-        lock_take(&grant->process->shards[i].lock);
-        blocks_have_none(&grant->process->shards[i], grant->context);
-        lock_give(&grant->process->shards[i].lock);
-    }
-    return charge_try(grant->process, grant->charge.gpu, pages_of(bytes), &grant->charge);
-}
-
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes) {
     contexts_failed(grant->process, result);
     if (result == CUDA_SUCCESS && address != 0) {
         pools_address_taken(grant->process, address);
         bool recorded = record_at(grant, address, bytes);
-        if (!recorded && grant->packing == PACKING_INTO_OURS && (result = take_late(grant, bytes)) == CUDA_SUCCESS)
+        /* The driver took a block: the reserve is for the next call. */
+        if (!recorded && grant->reserve != 0 &&
+            pools_take(grant->process, grant->charge.gpu, pages_of(bytes), &grant->charge) == CUDA_SUCCESS)
             recorded = record_at(grant, address, bytes);
         if (!recorded)
             result = CUDA_ERROR_OUT_OF_MEMORY;
+        else if (grant->packed && grant->further == NULL && grant->reserve == 0)
+            take_reserve(grant);
     }
     if (result != CUDA_SUCCESS && address != 0)
         REAL(cuMemFree_v2)(address);
     give_back(grant);
     return result;
-}
-
-/* Under the shard's lock: finds an allocation that is about to be freed. While another thread counts on the room in a block,
- * the driver is not to release that. */
-static struct entry *find_to_free(struct process *process, struct shard *shard, CUdeviceptr address) {
-    struct entry *known = table_find(&shard->allocations, address);
-    while (known != NULL && is_packed(known) && gate_is_shut_by_another(&process->packing)) {
-        lock_give(&shard->lock);
-        gate_enter(&process->packing);
-        gate_leave(&process->packing);
-        lock_take(&shard->lock);
-        known = table_find(&shard->allocations, address);
-    }
-    return known;
 }
 
 bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
@@ -300,7 +268,7 @@ bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
         return false;
     struct shard *shard = shard_of(process, address);
     lock_take(&shard->lock);
-    struct entry *known = find_to_free(process, shard, address);
+    struct entry *known = table_find(&shard->allocations, address);
     if (known != NULL) {
         *allocation = *known;
         table_remove(&shard->allocations, known);

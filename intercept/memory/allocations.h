@@ -21,7 +21,7 @@ struct grant {
     uint32_t context;
     uint32_t takes; /* how often this process had taken from the region, see allocations.c */
     bool packed;    /* the driver packs allocations of this size into blocks */
-    enum { PACKING_NOT, PACKING_INTO_ANY, PACKING_INTO_OURS } packing; /* in the gate of packing; or it is closed */
+    uint32_t reserve; /* that covers the call, as in struct reserve; 0: none does */
     struct further_charges *further; /* NULL: the memory cannot move to another GPU */
 };
 

@@ -5,7 +5,7 @@
  * While the last allocation is being freed, the driver may reuse the block's addresses before it has released the
  * memory. So an allocation joins a block only if that holds other allocations of the same context that are not being
  * freed. Else it starts a new block, perhaps at the same address. Hence a block is identified by a number, which is the
- * `with` of its allocations: the address of its map.
+ * `with` of its allocations.
  *
  * The caller holds the shard's lock.
  */
@@ -16,18 +16,7 @@
 
 /* Puts a recorded allocation into its block. A new block takes over the grant's charges. False if there is no memory
  * for a new one, or if the grant has none. */
-bool blocks_join(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes);
-
-/*
- * An allocation in a block of a context that has room for so many bytes; 0 if there is none. The driver takes no other block
- * then, if the allocation exists, as long as nothing else is allocated or freed in blocks. Managed memory has blocks of its
- * own.
- */
-CUdeviceptr blocks_find_room(struct shard *shard, uint32_t context, uint64_t bytes);
-
-/* The room that was found in the block of an allocation, or in any block of a context, is not relied on again. */
-void blocks_doubt(struct shard *shard, CUdeviceptr allocation);
-void blocks_have_none(struct shard *shard, uint32_t context);
+bool blocks_join(struct shard *shard, struct grant *grant, struct entry *allocation);
 
 /* An allocation is about to be freed; the driver refused to free it; the driver freed it. The last returns the charge
  * that ends. */

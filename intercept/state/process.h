@@ -5,7 +5,7 @@
  * Each part has its own lock. Locks are taken in this order, never in reverse:
  *
  *   1. a device's lifecycle, the gate of creations, a context's gate, the gates of graphs, of unmapping and of making,
- *      borrowing, libraries, extras, captures, the gate of packing
+ *      borrowing, libraries, extras, captures, a reserve
  *   2. the graphs', a pool's, the streams' two (`querying`, then `lock`)
  *   3. `opened` or `importing`, `exporting`, objects', an allocation shard's, contexts', a region's
  *
@@ -62,9 +62,17 @@ struct shard {
     struct table blocks;      /* by address >> BLOCK_SHIFT */
     struct table leaving;     /* blocks that another block has replaced, by number; see memory/blocks.h */
     struct table further;     /* charges on further GPUs, by number; see memory/further.h */
-    uint64_t last_number;     /* the last number of further charges */
-    uint32_t freeing;         /* allocations in blocks that are being freed */
-    struct map *spare_maps;   /* see memory/blocks.c */
+    uint64_t last_number;     /* the last number of a block, or of further charges */
+};
+
+/*
+ * The charge of one block that a process keeps on a GPU as long as it has blocks of small allocations there. In a full claim
+ * it covers the next small allocation, which may have a place in a block or not: only the driver knows that.
+ */
+struct reserve {
+    struct lock lock;       /* held by the call that it covers */
+    _Atomic uint32_t place; /* 1 + the region in which it is taken; 0: not there, or it covers a call */
+    _Atomic uint32_t blocks;
 };
 
 /* Kinds of objects: everything else that has a handle. See memory/objects.h. */
@@ -144,9 +152,7 @@ struct process {
     _Atomic int gpus[DEVICES_MAX]; /* by device: GPU + 1, NO_CLAIM, or 0 if unknown */
     struct contexts contexts;
     struct shard shards[SHARDS];
-    struct gate packing;      /* calls that make small allocations are in it; closed by one that may not take a block;
-                               * then frees of small allocations wait, too */
-    _Atomic unsigned roomy;   /* the shard where a small allocation was last freed, or found a place */
+    struct reserve reserves[CLAIMS_MAX]; /* by GPU */
     _Atomic uint32_t on_host; /* number of allocations that lie in host memory */
     struct objects objects;
     struct pools pools;

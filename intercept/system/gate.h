@@ -70,10 +70,6 @@ static inline bool gate_is_ours(struct gate *gate) {
     return atomic_load_explicit(&gate->closer, memory_order_relaxed) == GATE_SELF();
 }
 
-static inline bool gate_is_shut_by_another(struct gate *gate) {
-    return (atomic_load_explicit(&gate->state, memory_order_relaxed) & GATE_SHUT) != 0 && !gate_is_ours(gate);
-}
-
 static inline void gate_enter(struct gate *gate) {
     while (!gate_try(gate)) {
         if (gate_is_ours(gate)) {

@@ -33,7 +33,6 @@ struct fake_orders {
     void (*allocated)(CUdeviceptr); /* called after the next allocation, before its caller hears of it */
     bool new_block;                 /* for the next small allocation, though there is room in another */
     CUresult fail_free;
-    void (*in_free)(void); /* called when the next linear memory is about to be freed */
     CUresult fail_context;
     void (*in_context)(void); /* called when the next context is about to be made */
     CUresult fail_unload;     /* what the next cuModuleUnload or cuLibraryUnload returns */
