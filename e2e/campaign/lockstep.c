@@ -60,12 +60,13 @@ static void tell(const struct order *order, const struct reading *after) {
           (unsigned long long)after->counted[1] >> 20);
 }
 
-/* At most so much of a GPU was taken when an order was given, or is now. */
+/* At most so much of a GPU was taken when an order was given, or is now. A process with small allocations has a block in
+ * reserve. */
 static uint64_t most_taken(const struct order *order, int gpu, const struct reading *before,
                            const struct reading *after) {
     uint64_t taken = before->bytes[gpu] > after->bytes[gpu] ? before->bytes[gpu] : after->bytes[gpu];
     int64_t slack = slack_of(gpu) > order->slack[gpu] ? slack_of(gpu) : order->slack[gpu];
-    return taken + order->others[gpu] + under_way(gpu) + (uint64_t)(slack > 0 ? slack : 0);
+    return taken + order->others[gpu] + under_way(gpu) + (uint64_t)(slack > 0 ? slack : 0) + actors_count() * BLOCK;
 }
 
 static bool check_refusal(const struct order *order, const struct reading *before, const struct reading *after) {

@@ -19,9 +19,9 @@ struct grant {
     struct process *process;
     struct charge charge;
     uint32_t context;
-    uint32_t takes; /* how often this process had taken from the region, see allocations.c */
-    bool packed;    /* the driver packs allocations of this size into blocks */
-    uint32_t reserve; /* that covers the call, as in struct reserve; 0: none does */
+    uint32_t takes;                  /* how often this process had taken from the region, see allocations.c */
+    bool packed;                     /* the driver packs allocations of this size into blocks */
+    uint32_t reserve;                /* that covers the call, as in struct reserve; 0: none does */
     struct further_charges *further; /* NULL: the memory cannot move to another GPU */
 };
 

@@ -12,7 +12,8 @@
 
 bool borrowed_imported(struct process *process, CUexternalMemory memory, struct charge charge, uint32_t context) {
     uint64_t number = 1 + atomic_fetch_add(&process->externals, 1);
-    return objects_put(process, KIND_EXTERNAL_MEMORY, (struct entry){.key = number, .charge = charge, .references = 1}) &&
+    return objects_put(process, KIND_EXTERNAL_MEMORY,
+                       (struct entry){.key = number, .charge = charge, .references = 1}) &&
            objects_put(process, KIND_EXTERNAL,
                        (struct entry){.key = (uintptr_t)memory, .with = number, .context = context});
 }

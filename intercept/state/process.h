@@ -153,7 +153,7 @@ struct process {
     struct contexts contexts;
     struct shard shards[SHARDS];
     struct reserve reserves[CLAIMS_MAX]; /* by GPU */
-    _Atomic uint32_t on_host; /* number of allocations that lie in host memory */
+    _Atomic uint32_t on_host;            /* number of allocations that lie in host memory */
     struct objects objects;
     struct pools pools;
     struct graphs graphs;
@@ -167,8 +167,8 @@ struct process {
     struct gate unmapping; /* calls that make, unmap or release physical memory; see cuda/vmm.c */
     struct gate making;    /* calls that make arrays and modules; closed while an array or an unknown module ends */
     struct reentrant_lock borrowing; /* see memory/borrowed.h */
-    _Atomic uint64_t externals; /* the last number, see memory/borrowed.c */
-    _Atomic uint64_t physicals; /* the last number, see memory/physical.c */
+    _Atomic uint64_t externals;      /* the last number, see memory/borrowed.c */
+    _Atomic uint64_t physicals;      /* the last number, see memory/physical.c */
 };
 
 /* The state, whether or not its regions are open. NULL, with a line on stderr, if the kernel gives no such memory. */
