@@ -109,7 +109,7 @@ static CUresult after(struct allocating *allocating, const struct work *work, CU
     *address = 0;
     /* The free comes after the stream's work: until then the pool cannot give back what it grew by. */
     pools_trim(process, pools_gpu(allocating->pool), UINT64_MAX, POOLS_AFTER_WAITING);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return charge_refused(process, (unsigned)allocating->gpu, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 #define ALLOCATE(address, bytes, pool, stream, call)                                                                   \
@@ -129,7 +129,7 @@ static CUresult after(struct allocating *allocating, const struct work *work, CU
             if (result == CUDA_SUCCESS)                                                                                \
                 return after(&allocating, &work, call, address);                                                       \
         }                                                                                                              \
-        return result;                                                                                                 \
+        return charge_refused(allocating.process, (unsigned)allocating.gpu, result);                                   \
     } while (0)
 
 /* Allocates from the pool that was charged: another thread may change the device's current pool meanwhile. */

@@ -111,13 +111,13 @@ static uint64_t missing_of(struct process *process, int gpu, uint64_t pages) {
 CUresult pools_take(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
     CUresult result = charge_try(process, gpu, pages, charge);
     TRIMMING(process, gpu, pages, result, charge_try(process, gpu, pages, charge));
-    return result;
+    return charge_refused(process, charge->region, result);
 }
 
 CUresult pools_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
     CUresult result = charge_try_like(process, other, pages, charge);
     TRIMMING(process, other->gpu, pages, result, charge_try_like(process, other, pages, charge));
-    return result;
+    return charge_refused(process, other->region, result);
 }
 
 CUresult pools_extend(struct process *process, struct charge *charge, int gpu, uint64_t pages) {
@@ -445,7 +445,7 @@ static CUresult try_launch(struct process *process, struct pool *pool, const str
 CUresult pools_graphs_before(struct process *process, struct pool *pool, const struct graph_need *need, bool runs) {
     CUresult result = try_launch(process, pool, need, runs);
     TRIMMING(process, pool->gpu, need->most, result, try_launch(process, pool, need, runs));
-    return result;
+    return charge_refused(process, (unsigned)pool->gpu, result);
 }
 
 void pools_graphs_after(struct process *process, struct pool *pool, struct graph_need *need, bool launched) {

@@ -236,8 +236,6 @@ enum region_result region_take(struct region *region, enum region_ledger ledger,
                 result = region_operate(region, ledger, slot, expected, (int64_t)pages);
         }
     }
-    if (result == REGION_FULL)
-        atomic_fetch_add_explicit(&region->usage->sums[ledger].refused, 1, memory_order_relaxed);
     return atomic_load_explicit(&region->broken, memory_order_relaxed) ? REGION_BROKEN : result;
 }
 
@@ -245,6 +243,11 @@ enum region_result region_reserve(struct region *region, enum region_ledger ledg
     if (region->slot < 0 || atomic_load_explicit(&region->broken, memory_order_relaxed))
         return REGION_BROKEN;
     return region_take(region, ledger, (unsigned)region->slot, &region->expected[ledger], pages);
+}
+
+void region_count_refused(struct region *region) {
+    if (region->slot >= 0)
+        atomic_fetch_add_explicit(&region->usage->sums[REGION_GPU].refused, 1, memory_order_relaxed);
 }
 
 void region_give(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected, uint64_t pages) {

@@ -209,6 +209,9 @@ void region_close(struct region *region);
 /* Take pages into this process's slot, and give them back. The caller holds a lock, so that calls of one process do not
  * overlap; so it is for all functions below that do not say "any thread". */
 enum region_result region_reserve(struct region *region, enum region_ledger ledger, uint64_t pages);
+
+/* Counts an allocation that the program did not get since the claim is full; one that was tried several times, once. */
+void region_count_refused(struct region *region);
 void region_release(struct region *region, enum region_ledger ledger, uint64_t pages);
 
 /* Counts a CUDA context that was created (1) or destroyed (-1). */

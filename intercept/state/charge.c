@@ -55,6 +55,12 @@ CUresult charge_try(struct process *process, int gpu, uint64_t pages, struct cha
     return take(process, gpu, REGION_GPU, pages, charge);
 }
 
+CUresult charge_refused(struct process *process, unsigned region, CUresult result) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        region_count_refused(&process->claims.regions[region]);
+    return result;
+}
+
 static CUresult take_in(struct process *process, unsigned region, uint64_t pages) {
     lock_region(process, region);
     enum region_result result = region_reserve(&process->claims.regions[region], REGION_GPU, pages);

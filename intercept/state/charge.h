@@ -16,6 +16,9 @@
  * CUDA_ERROR_OUT_OF_MEMORY, and a charge of 0 pages, if no limit allows it. */
 CUresult charge_try(struct process *process, int gpu, uint64_t pages, struct charge *charge);
 
+/* What a call returns to the program: if that is CUDA_ERROR_OUT_OF_MEMORY, it is counted as a refusal of a claim. */
+CUresult charge_refused(struct process *process, unsigned region, CUresult result);
+
 /* The same in the region where another charge lies. */
 CUresult charge_try_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge);
 

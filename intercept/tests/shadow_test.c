@@ -1186,6 +1186,30 @@ static void test_preallocated_pool(void) {
     CHECK(fake_peak(0) == LIMIT && fake_physical(0) == LIMIT, "peak %llu", (unsigned long long)fake_peak(0));
 }
 
+/* What was tried again with success is no refusal, and what was tried several times in vain is one. */
+static void test_refusals(void) {
+    CUdeviceptr small, other, large, address;
+    with_context(LIMIT);
+    const _Atomic uint64_t *refused = &process_if_open()->claims.regions[0].usage->sums[REGION_GPU].refused;
+    CUstream stream = fake_stream_new();
+    CHECK(cuMemAlloc_v2(&small, 512) == CUDA_SUCCESS, "small");
+    CHECK(cuMemAllocAsync(&address, 20 * MIB, stream) == CUDA_SUCCESS &&
+              cuMemFreeAsync(address, stream) == CUDA_SUCCESS,
+          "a pool that can be trimmed");
+    CHECK(cuMemAlloc_v2(&large, LIMIT - 104 * MIB) == CUDA_SUCCESS && counted() == LIMIT - 2 * MIB, "full");
+    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_SUCCESS && atomic_load(refused) == 0, "covered by the reserve");
+    CHECK(cuMemAlloc_v2(&other, 2 * MIB) == CUDA_ERROR_OUT_OF_MEMORY && atomic_load(refused) == 1, "linear: %u",
+          (unsigned)atomic_load(refused));
+    CHECK(cuMemAllocAsync(&other, 2 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY && atomic_load(refused) == 2,
+          "async: %u", (unsigned)atomic_load(refused));
+    CHECK(cuMemFree_v2(large) == CUDA_SUCCESS && cuMemAllocAsync(&address, 20 * MIB, stream) == CUDA_SUCCESS, "a pool");
+    CHECK(cuMemAlloc_v2(&large, LIMIT - 136 * MIB) == CUDA_SUCCESS && counted() == LIMIT - 2 * MIB, "full");
+    CHECK(cuMemAllocAsync(&other, 8 * MIB, stream) == CUDA_SUCCESS && atomic_load(refused) == 2,
+          "in a place of the pool");
+    CHECK(cuMemAllocAsync(&other, 8 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY && atomic_load(refused) == 3,
+          "async: %u", (unsigned)atomic_load(refused));
+}
+
 /* For other memory pools give back what is missing, and no more. */
 static void test_pools_are_trimmed_by_what_is_missing(void) {
     CUdeviceptr addresses[4], linear;
@@ -1844,6 +1868,7 @@ int main(int argc, char **argv) {
     RUN(test_full_blocks_are_used_again);
     RUN(test_block_though_there_is_room);
     RUN(test_reserve);
+    RUN(test_refusals);
     RUN(test_full_blocks_of_many_threads);
     RUN(test_old_forms);
     RUN(test_driver_errors_give_back);
