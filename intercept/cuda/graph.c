@@ -266,7 +266,7 @@ static CUresult destroy(struct process *process, CUgraphExec exec, struct instan
         mark(process, exec, instance, false);
         return result;
     }
-    objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, (uintptr_t)instance | ENDING);
+    objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, (uintptr_t)instance | ENDING, NULL);
     free_instance(process, instance);
     return result;
 }

@@ -227,10 +227,10 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     struct entry allocation;
     bool linear = allocations_freeing(address, &allocation);
     bool borrowed = !linear && borrowed_freeing(process, address, &allocation);
-    bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);
+    uint32_t changes = 0;
+    bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation, &changes);
     bool waits = !linear && !borrowed && !of_pool && borrowed_await_imports(process);
     borrowed = borrowed || (waits && borrowed_freeing(process, address, &allocation));
-    uint32_t changes = of_pool ? pools_changes(&allocation) : 0;
     CUresult result = REAL(cuMemFree_v2)(address);
     if (waits)
         reentrant_give(&process->borrowing);

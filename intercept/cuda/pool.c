@@ -102,9 +102,8 @@ static CUresult after(struct allocating *allocating, const struct work *work, CU
     if (allocating->captured || allocating->pool == NULL)
         return result;
     bool counted = pools_leave(process, allocating->pool, &allocating->request, result == CUDA_SUCCESS ? *address : 0);
-    if (counted || result != CUDA_SUCCESS || !pools_freeing(process, *address, &memory))
+    if (counted || result != CUDA_SUCCESS || !pools_freeing_in_stream(process, *address, &memory))
         return result;
-    pools_freeing_in_stream(&memory);
     pools_freed_in_stream(process, &memory, work->context, stream, REAL(cuMemFreeAsync)(*address, stream));
     *address = 0;
     /* The free comes after the stream's work: until then the pool cannot give back what it grew by. */
@@ -177,11 +176,9 @@ static void linear_freed(struct process *process, const struct entry *memory, CU
 
 static struct freeing free_begins(CUdeviceptr address) {
     struct freeing freeing = {.process = process_if_open()};
-    freeing.known = pools_freeing(freeing.process, address, &freeing.memory);
-    if (freeing.known) {
-        pools_freeing_in_stream(&freeing.memory);
+    freeing.known = pools_freeing_in_stream(freeing.process, address, &freeing.memory);
+    if (freeing.known)
         return freeing;
-    }
     if (allocations_freeing(address, &freeing.memory))
         freeing.freed = linear_freed;
     else if (borrowed_freeing(freeing.process, address, &freeing.memory) ||

@@ -41,10 +41,12 @@ bool borrowed_mapping(struct process *process, CUexternalMemory memory, uint32_t
 
 void borrowed_mapped(struct process *process, struct entry *mapped, CUresult result, uint64_t address) {
     mapped->key = address;
-    if (result == CUDA_SUCCESS)
-        objects_put(process, KIND_BORROWED, *mapped);
-    else
+    if (result != CUDA_SUCCESS) {
         borrowed_drop(process, mapped->with);
+        return;
+    }
+    pools_address_taken(process, address);
+    objects_put(process, KIND_BORROWED, *mapped);
 }
 
 /* Importing takes no memory, so the size is queried before it is charged. */
@@ -62,6 +64,8 @@ static CUresult pay(struct process *process, CUdeviceptr address, struct charge 
 CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address) {
     struct entry known, mapped = {.key = address};
     CUresult result = CUDA_SUCCESS;
+    if (process != NULL)
+        pools_address_taken(process, address);
     if (process == NULL || !objects_find(process, KIND_POOL, (uintptr_t)pool, &known))
         return CUDA_SUCCESS;
     if (known.charge.unpaid)

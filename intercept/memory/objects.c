@@ -150,14 +150,14 @@ bool objects_refer(struct process *process, enum kind kind, uint64_t key, int ch
     return known != NULL;
 }
 
-void objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with) {
+bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with, struct entry *copy) {
     struct objects *objects = &process->objects;
     struct entry gone;
     lock_take(&objects->lock);
     struct entry *known = table_find(&objects->tables[kind], key);
-    if (known != NULL && known->with == with)
-        take_out(objects, kind, known, &gone);
+    bool found = known != NULL && known->with == with && take_out(objects, kind, known, copy != NULL ? copy : &gone);
     lock_give(&objects->lock);
+    return found;
 }
 
 static bool same(const struct charge *one, const struct charge *other) {

@@ -28,8 +28,8 @@ bool objects_search(struct process *process, enum kind kind, objects_match *matc
 #define OBJECTS_PART 1
 bool objects_remove_part(struct process *process, enum kind kind, uint64_t whole, struct entry *copy);
 
-/* Removes an object if its `with` is this. Its charge is not ended. */
-void objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with);
+/* Removes an object if its `with` is this; `copy` may be NULL. False if there is none. Its charge is not ended. */
+bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with, struct entry *copy);
 
 /* Adds to an object's `references`, and removes the object when they reach 0. False if there is none. */
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy);

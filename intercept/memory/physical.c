@@ -30,7 +30,7 @@ uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle h
 }
 
 static void end(struct process *process, const struct entry *memory) {
-    objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key);
+    objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key, NULL);
     if (is_multicast(memory->key))
         physical_whole_ended(process, KIND_BINDING, memory->key);
     charge_end(process, &memory->charge);

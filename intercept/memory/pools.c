@@ -366,7 +366,6 @@ bool pools_leave(struct process *process, struct pool *pool, const struct pool_r
     uint64_t grown = pool->reserved > before ? pool->reserved - before : 0;
     charge_give(process, &pool->growth);
     pool->growth = (struct charge){0};
-    atomic_fetch_add(&pool->changes, address != 0);
     if (known || (address != 0 && (grown != 0 || is_of(pool, request, address)))) {
         if (!known)
             learn(pool, address, bytes, grown);
@@ -375,6 +374,7 @@ bool pools_leave(struct process *process, struct pool *pool, const struct pool_r
                     (struct entry){
                         .key = address, .with = (uintptr_t)pool, .references = OBJECTS_PART, .holds = bytes | apart});
     }
+    atomic_fetch_add(&pool->changes, address != 0); /* after it was recorded: see pools_freeing */
     lock_give(&pool->lock);
     return counted;
 }
@@ -469,26 +469,30 @@ struct pool *pools_of(const struct entry *memory) {
     return (struct pool *)(uintptr_t)memory->with; /* NOLINT(performance-no-int-to-ptr) */
 }
 
-/* Removed first, since the driver may return the address for another allocation at once. */
-bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
-    return process != NULL && objects_remove(process, KIND_POOL_MEMORY, address, memory);
-}
-
 /* Under the pool's lock, which it gives. */
 static void freed(struct process *process, const struct entry *memory, CUresult result) {
     struct pool *pool = pools_of(memory);
     if (result == CUDA_SUCCESS)
         count_allocation(pool, -1);
+    else
+        objects_put_back(process, KIND_POOL_MEMORY, *memory);
     bool over = pool->destroyed && pool->allocations == 0;
     lock_give(&pool->lock);
-    if (result != CUDA_SUCCESS)
-        objects_put(process, KIND_POOL_MEMORY, *memory);
-    else if (over)
+    if (result == CUDA_SUCCESS && over)
         pools_settle(process);
 }
 
-void pools_freeing_in_stream(const struct entry *memory) {
-    lock_take(&pools_of(memory)->lock);
+/* The record is removed first, since the driver may return the address for another allocation at once; and under the pool's
+ * lock, so that it is that of the allocation which the driver frees, though another thread frees this address, too. */
+bool pools_freeing_in_stream(struct process *process, CUdeviceptr address, struct entry *memory) {
+    struct entry known;
+    while (process != NULL && objects_find(process, KIND_POOL_MEMORY, address, &known)) {
+        lock_take(&pools_of(&known)->lock);
+        if (objects_remove_with(process, KIND_POOL_MEMORY, address, known.with, memory))
+            return true;
+        lock_give(&pools_of(&known)->lock);
+    }
+    return false;
 }
 
 /* Under the pool's lock: what was freed is a place for what comes after its owner's work. */
@@ -507,8 +511,14 @@ void pools_freed_in_stream(struct process *process, const struct entry *memory, 
     freed(process, memory, result);
 }
 
-uint32_t pools_changes(const struct entry *memory) {
-    return atomic_load(&pools_of(memory)->changes);
+bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory, uint32_t *changes) {
+    struct entry known;
+    while (process != NULL && objects_find(process, KIND_POOL_MEMORY, address, &known)) {
+        *changes = atomic_load(&pools_of(&known)->changes);
+        if (objects_remove_with(process, KIND_POOL_MEMORY, address, known.with, memory))
+            return true;
+    }
+    return false;
 }
 
 /* The place can be used at once, unless the pool may have given it back or to another allocation. */

@@ -81,17 +81,15 @@ struct graph_need {
 CUresult pools_graphs_before(struct process *process, struct pool *pool, const struct graph_need *need, bool runs);
 void pools_graphs_after(struct process *process, struct pool *pool, struct graph_need *need, bool launched);
 
-/* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. False if the address
- * is not known to be a pool's. If it is freed in stream order, the two between them hold the pool's lock. */
-bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory);
-void pools_freeing_in_stream(const struct entry *memory);
+/* Freeing memory of a pool: the first before the driver is called, the second with its result. False if the address is not
+ * known to be a pool's. In stream order the pool's lock is held between them. Else it is not, since the driver's call may
+ * wait for work that depends on other threads; `changes` is how often something was allocated from the pool, or that has
+ * shrunk. */
+bool pools_freeing_in_stream(struct process *process, CUdeviceptr address, struct entry *memory);
 void pools_freed_in_stream(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
                            CUresult result);
+bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory, uint32_t *changes);
 void pools_freed(struct process *process, const struct entry *memory, uint32_t changes, CUresult result);
-
-/* For pools_freed, from before the driver's call: how often something was allocated from the memory's pool, or the pool has
- * shrunk. The pool's lock is not held during the call, which may wait for work that depends on other threads. */
-uint32_t pools_changes(const struct entry *memory);
 
 /* A stream (NULL: any) has ended or is about to. */
 void pools_stream_ended(struct process *process, CUstream stream);

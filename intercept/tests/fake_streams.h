@@ -33,6 +33,9 @@ struct fake_pool_orders {
 };
 extern struct fake_pool_orders fake_pool_orders;
 
+/* Frees pool memory behind the shadow's back. */
+CUresult fake_free_unseen_in(CUdeviceptr address, CUstream stream);
+
 /* The pool that an address is of, or NULL. */
 CUmemoryPool fake_pool_at(CUdeviceptr address);
 

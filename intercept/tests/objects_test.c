@@ -10,6 +10,7 @@
 #include "../memory/pools.h"
 #include "check.h"
 #include "fake_driver.h"
+#include "fake_streams.h"
 #include "fixture.h"
 
 #include <stdlib.h>
@@ -296,6 +297,38 @@ void test_address_again_while_it_is_freed(void) {
     CHECK(borrowed_freeing(process, alike[0], &mapped), "its record is removed");
     borrowed_freed(process, &mapped, CUDA_SUCCESS);
     CHECK(used_mib() == 0, "nothing is left: %llu MiB", (unsigned long long)used_mib());
+}
+
+/* Another thread frees it, too, and a third gets smaller memory at its address, before the driver answers that it has freed what
+ * is there, or that it has not. */
+static void free_twice(struct process *process, CUresult result) {
+    CUdeviceptr first, second, third, linear;
+    struct entry memory, known;
+    uint32_t changes;
+    CUstream stream = fake_stream_new();
+    CHECK(cuMemAllocAsync(&first, 30 * MIB, stream) == CUDA_SUCCESS, "first");
+    CHECK(pools_freeing(process, first, &memory, &changes), "it is of a pool");
+    CHECK(fake_free_unseen_in(first, stream) == CUDA_SUCCESS, "freed by another thread");
+    CHECK(cuMemAllocAsync(&second, 4 * MIB, stream) == CUDA_SUCCESS && second == first, "there again");
+    CHECK(cuMemAllocAsync(&third, 20 * MIB, stream) == CUDA_SUCCESS && third == second + 4 * MIB, "beside it");
+    CHECK(result != CUDA_SUCCESS || fake_free_unseen_in(second, stream) == CUDA_SUCCESS, "freed");
+    pools_freed(process, &memory, changes, result);
+    CHECK(objects_find(process, KIND_POOL_MEMORY, second, &known) && (known.holds & ~UINT64_C(511)) == 4 * MIB,
+          "the record of the second: %llu MiB", (unsigned long long)(known.holds / MIB));
+    uint64_t rest = LIMIT - context_bytes - used_mib() * MIB;
+    CHECK(cuMemAlloc_v2(&linear, rest) == CUDA_SUCCESS, "the rest");
+    CHECK(cuMemAllocAsync(&first, 28 * MIB, stream) == CUDA_ERROR_OUT_OF_MEMORY && fake_peak(0) <= LIMIT, "peak %llu",
+          (unsigned long long)fake_peak(0));
+}
+
+void test_pool_memory_freed_twice(void) {
+    CUcontext context;
+    free_twice(with_context(&context), CUDA_SUCCESS);
+}
+
+void test_pool_memory_freed_twice_and_refused(void) {
+    CUcontext context;
+    free_twice(with_context(&context), CUDA_ERROR_INVALID_VALUE);
 }
 
 /* --- what changes meanwhile --------------------------------------------------------------------------------------- */

@@ -11,6 +11,8 @@ void test_two_handles_of_one_address(void);
 void test_opened_during_a_close(void);
 void test_mapped_while_it_ends(void);
 void test_mapped_in_another_context(void);
+void test_pool_memory_freed_twice(void);
+void test_pool_memory_freed_twice_and_refused(void);
 void test_address_again_while_it_is_freed(void);
 void test_objects_that_outlive_their_context(void);
 void test_replacing_what_has_changed(void);

@@ -1929,6 +1929,8 @@ int main(int argc, char **argv) {
     RUN(test_opened_during_a_close);
     RUN(test_mapped_while_it_ends);
     RUN(test_mapped_in_another_context);
+    RUN(test_pool_memory_freed_twice);
+    RUN(test_pool_memory_freed_twice_and_refused);
     RUN(test_address_again_while_it_is_freed);
     RUN(test_objects_that_outlive_their_context);
     RUN(test_replacing_what_has_changed);
