@@ -32,7 +32,7 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *wanted, CUdevice devi
     if (REAL(cuArray3DCreate_v2)(&array, &like) != CUDA_SUCCESS)
         return guess(wanted, false);
     CUresult result = REAL(cuArrayGetMemoryRequirements)(&needs, array, device);
-    REAL(cuArrayDestroy)(array);
+    UNDO(REAL(cuArrayDestroy)(array));
     return result == CUDA_SUCCESS ? needs.size : guess(wanted, false);
 }
 
@@ -44,7 +44,7 @@ static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int
     if (REAL(cuMipmappedArrayCreate)(&array, &like, levels) != CUDA_SUCCESS)
         return guess(wanted, true);
     CUresult result = REAL(cuMipmappedArrayGetMemoryRequirements)(&needs, array, device);
-    REAL(cuMipmappedArrayDestroy)(array);
+    UNDO(REAL(cuMipmappedArrayDestroy)(array));
     return result == CUDA_SUCCESS ? needs.size : guess(wanted, true);
 }
 

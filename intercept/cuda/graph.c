@@ -397,7 +397,7 @@ static CUresult instantiated(struct process *process, CUresult result, CUgraphEx
     remove_former(process, *exec);
     if (record(process, *exec, graph))
         return CUDA_SUCCESS;
-    REAL(cuGraphExecDestroy)(*exec); /* its launches could not be charged */
+    UNDO(REAL(cuGraphExecDestroy)(*exec)); /* its launches could not be charged */
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -131,7 +131,7 @@ static CUresult after(struct opening *opening, CUresult result, CUdeviceptr addr
     if (result == CUDA_SUCCESS)
         return result;
     if (opened)
-        REAL(cuIpcCloseMemHandle)(address);
+        UNDO(REAL(cuIpcCloseMemHandle)(address));
     if (opening->known)
         drop_reference(opening->process, opening->key, ONE_OPEN);
     else

@@ -55,7 +55,7 @@ static CUresult allocate_on_host(CUdeviceptr *address, size_t size) {
     if (result == CUDA_SUCCESS)
         result = REAL(cuMemAdvise)(*address, size, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
     if (result != CUDA_SUCCESS)
-        REAL(cuMemFree_v2)(*address);
+        UNDO(REAL(cuMemFree_v2)(*address));
     return result;
 }
 

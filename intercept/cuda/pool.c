@@ -244,7 +244,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     if (opened != NULL)
         reentrant_give(&opened->borrowing);
     if (recorded != result)
-        REAL(cuMemPoolDestroy)(*pool);
+        UNDO(REAL(cuMemPoolDestroy)(*pool));
     return recorded;
 }
 
@@ -340,7 +340,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPo
     CUresult result = imported == CUDA_SUCCESS ? borrowed_from_pool(process, pool, *address) : imported;
     reentrant_give(&process->borrowing);
     if (result != imported)
-        REAL(cuMemFree_v2)(*address);
+        UNDO(REAL(cuMemFree_v2)(*address));
     return result;
 }
 

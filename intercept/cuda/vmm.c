@@ -25,7 +25,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (result != CUDA_SUCCESS) {
         charge_give(process, &charge);
     } else if (!physical_made(process, false, *handle, charge)) {
-        REAL(cuMemRelease)(*handle);
+        UNDO(REAL(cuMemRelease)(*handle));
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     gate_leave(&process->unmapping);
@@ -82,7 +82,7 @@ static CUresult retain(struct process *process, CUmemGenericAllocationHandle *ha
     CUdevice device;
     if (!find_device(*handle, &device) || record_unpaid(process, *handle, device))
         return CUDA_SUCCESS;
-    REAL(cuMemRelease)(*handle);
+    UNDO(REAL(cuMemRelease)(*handle));
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -215,7 +215,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     gate_enter(&process->unmapping);
     result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
     if (result == CUDA_SUCCESS && !imported(process, *handle, charge)) {
-        REAL(cuMemRelease)(*handle);
+        UNDO(REAL(cuMemRelease)(*handle));
         result = CUDA_ERROR_OUT_OF_MEMORY;
     } else if (result != CUDA_SUCCESS && charge.share != 0) {
         charge_end(process, &charge);

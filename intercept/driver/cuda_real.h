@@ -45,6 +45,17 @@ static inline any_function cuda_real(enum cuda_function function) {
     return real != NULL ? real : cuda_find(function);
 }
 
+/* Makes a call that undoes what the driver has just done. A capture that another thread has begun since does not forbid it, as it
+ * may a call of the program's (cuThreadExchangeStreamCaptureMode in the CUDA driver API's documentation). */
+#define UNDO(call)                                                                                                     \
+    do {                                                                                                               \
+        CUstreamCaptureMode undo_mode = CU_STREAM_CAPTURE_MODE_RELAXED;                                                \
+        CUresult undo_relaxed = REAL(cuThreadExchangeStreamCaptureMode)(&undo_mode);                                   \
+        call;                                                                                                          \
+        if (undo_relaxed == CUDA_SUCCESS)                                                                              \
+            REAL(cuThreadExchangeStreamCaptureMode)(&undo_mode);                                                       \
+    } while (0)
+
 /* Whether this driver has the function. */
 bool cuda_driver_has(enum cuda_function function);
 

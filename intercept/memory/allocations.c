@@ -257,7 +257,7 @@ CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr
             take_reserve(grant);
     }
     if (result != CUDA_SUCCESS && address != 0)
-        REAL(cuMemFree_v2)(address);
+        UNDO(REAL(cuMemFree_v2)(address));
     give_back(grant);
     return result;
 }

@@ -443,6 +443,8 @@ CUresult FAKE(cuMemAllocPitch_v2)(CUdeviceptr *address, size_t *pitch, size_t wi
 
 CUresult FAKE(cuMemFree_v2)(CUdeviceptr address) {
     CUresult result = ordered(&fake_orders.fail_free);
+    if (result == CUDA_SUCCESS && fake_orders.captures && !fake_is_relaxed())
+        result = CUDA_ERROR_NOT_PERMITTED;
     if (result != CUDA_SUCCESS || address == 0)
         return result;
     if (address < BASE || address >= BASE + BLOCKS * BLOCK)

@@ -33,6 +33,7 @@ struct fake_orders {
     void (*allocated)(CUdeviceptr); /* called after the next allocation, before its caller hears of it */
     bool new_block;                 /* for the next small allocation, though there is room in another */
     CUresult fail_free;
+    bool captures; /* there is a capture that forbids threads that are not relaxed to free linear memory */
     CUresult fail_context;
     void (*in_context)(void); /* called when the next context is about to be made */
     CUresult fail_unload;     /* what the next cuModuleUnload or cuLibraryUnload returns */

@@ -71,9 +71,17 @@ static CUresult stream_capturing(CUstream stream, CUstreamCaptureStatus *status)
     return stream_of(stream)->destroyed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+static __thread CUstreamCaptureMode mode_of_thread;
+
 static CUresult exchange_mode(CUstreamCaptureMode *mode) {
-    (void)mode;
+    CUstreamCaptureMode before = mode_of_thread;
+    mode_of_thread = *mode;
+    *mode = before;
     return CUDA_SUCCESS;
+}
+
+bool fake_is_relaxed(void) {
+    return mode_of_thread == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
 void fake_stream_capture(CUstream stream) {

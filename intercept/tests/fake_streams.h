@@ -50,6 +50,9 @@ struct fake_counts {
 };
 extern struct fake_counts fake_counts;
 
+/* Whether a capture forbids nothing to this thread. */
+bool fake_is_relaxed(void);
+
 void *fake_streams_lookup(const char *name);
 
 /* What fake_driver.c has for these. */

@@ -183,6 +183,23 @@ static void test_block_though_there_is_room(void) {
     CHECK(cuMemAlloc_v2(&other, 512) == CUDA_SUCCESS && counted() == LIMIT - 2 * MIB, "in the hole");
 }
 
+static void begin_capture(CUdeviceptr address) {
+    (void)address;
+    fake_orders.captures = true;
+}
+
+/* Another thread begins a capture before an allocation that does not fit is undone. */
+static void test_undone_during_a_capture(void) {
+    CUdeviceptr addresses[40], other;
+    with_context(LIMIT);
+    CHECK(fill_with_small(addresses, 40, 64 << 10, 1) == 32, "the block is full");
+    fake_orders.allocated = begin_capture;
+    CHECK(cuMemAlloc_v2(&other, 512) == CUDA_ERROR_OUT_OF_MEMORY && fake_orders.captures, "refused");
+    CHECK(fake_physical(0) == counted() && counted() == LIMIT - 2 * MIB, "undone: %llu",
+          (unsigned long long)fake_physical(0));
+    CHECK(cuMemFree_v2(addresses[0]) == CUDA_ERROR_NOT_PERMITTED, "forbidden to the program");
+}
+
 /* The reserve is there from the first small allocation on a GPU to the last. */
 static void test_reserve(void) {
     CUdeviceptr first, second, large;
@@ -1867,6 +1884,7 @@ int main(int argc, char **argv) {
     RUN(test_small_allocations_share_blocks);
     RUN(test_full_blocks_are_used_again);
     RUN(test_block_though_there_is_room);
+    RUN(test_undone_during_a_capture);
     RUN(test_reserve);
     RUN(test_refusals);
     RUN(test_full_blocks_of_many_threads);
