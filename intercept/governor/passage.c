@@ -5,6 +5,7 @@
 #include "governor/queues.h"
 
 #define WAIT_NS (50 * NS_PER_MS)
+#define STUCK_NS (2 * NS_PER_SECOND)
 #define PAUSE_LEAST_NS (20 * NS_PER_US)
 #define PAUSE_MOST_NS (500 * NS_PER_US)
 
@@ -65,15 +66,31 @@ static void note_woken(int gpu) {
     atomic_store(&passages[gpu].woken, turn);
 }
 
-static bool pass_closed(int gpu, CUstream stream) {
+/* The next turn cannot begin before what is outstanding of the last has ended. That may wait for this launch, in a stream that
+ * waits for memory. So launches pass for a moment in every two seconds: in how long they do. */
+static uint64_t passes_in(int gpu) {
+    uint64_t since = atomic_load(&passages[gpu].drains_ns);
+    if (since == 0)
+        return WAIT_NS;
+    uint64_t drained_for = clock_now() - since, ago = drained_for % STUCK_NS;
+    return drained_for >= STUCK_NS && ago < WAIT_NS ? 0 : STUCK_NS - ago;
+}
+
+static bool pass_closed(struct passage *passage, int gpu, CUstream stream) {
     struct governor_gpu *page = &governor_page.page.gpus[gpu];
-    uint64_t turn = atomic_load(&page->turn);
+    uint64_t turn = atomic_load(&page->turn), passes = passes_in(gpu);
     if (queues_is_capturing(stream) || !governor_page_is_alive())
         return true;
+    if (passes == 0) {
+        atomic_fetch_add(&passages[gpu].count, one);
+        atomic_store(&passages[gpu].unseen, true);
+        passage->gpu = gpu;
+        return true;
+    }
     if (atomic_exchange(&passages[gpu].wanted, turn + 1) != turn + 1 &&
         !connection_send((struct governor_message){.kind = GOVERNOR_WANT, .gpu = (uint32_t)gpu, .turn = turn}))
         atomic_store(&passages[gpu].wanted, 0);
-    governor_page_wait(&page->state, GATE_CLOSED, WAIT_NS);
+    governor_page_wait(&page->state, GATE_CLOSED, passes < WAIT_NS ? passes : WAIT_NS);
     note_woken(gpu);
     return false;
 }
@@ -83,7 +100,7 @@ static bool try_pass(struct passage *passage, int gpu, struct queue *queue, CUst
     case GATE_METERED:
         return pass_metered(passage, gpu, queue, stream);
     case GATE_CLOSED:
-        return pass_closed(gpu, stream);
+        return pass_closed(passage, gpu, stream);
     default:
         return true;
     }

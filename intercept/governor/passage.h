@@ -17,6 +17,8 @@ extern struct passages {
     _Atomic uint64_t wanted;        /* 1 + the turn after which a WANT was sent; 0: none */
     _Atomic uint64_t woken;         /* the last turn for which a thread had waited */
     _Atomic uint64_t woken_ns;      /* when the first such thread went on */
+    _Atomic uint64_t drains_ns;     /* since when its last turn drains; 0: it does not */
+    _Atomic bool unseen;            /* launches have passed since then */
     _Atomic bool joined;            /* a governor governs the GPU */
 } passages[GOVERNOR_GPUS_MAX];
 

@@ -68,9 +68,10 @@ void turn_received(const struct governor_message *message) {
         turns[message->gpu].asked = message->turn;
 }
 
-static void end_turn(struct turn *turn, uint64_t number) {
+static void end_turn(struct turn *turn, int gpu, uint64_t number) {
     struct turn ended = *turn;
     enter(turn, STRAGGLERS, number);
+    atomic_store(&passages[gpu].drains_ns, turn->since_ns);
     if (ended.phase == IN_TURN && ended.number == number)
         turn->seen = ended.seen;
 }
@@ -115,9 +116,15 @@ static uint64_t look_draining(struct turn *turn, int gpu, uint64_t now) {
         foretell(turn, gpu, left);
         return wait_on(turn, now, left);
     }
+    if (in_progress(gpu) != 0 || atomic_exchange(&passages[gpu].unseen, false)) {
+        turn->phase = STRAGGLERS; /* with what has passed since */
+        turn->was_open = true;
+        return PAUSE_LEAST_NS;
+    }
     if (!send_drained(turn, gpu)) /* the governor reads nothing at present, or the connection has ended */
         return PAUSE_MOST_NS;
     enter(turn, AWAY, turn->number);
+    atomic_store(&passages[gpu].drains_ns, 0);
     return NEVER;
 }
 
@@ -187,16 +194,21 @@ uint64_t turn_look(int gpu, uint64_t now) {
     enum gate_state state = passages_state(gpu);
     if (state == GATE_OPEN) { /* or there is no governor: the next one counts anew */
         *turn = (struct turn){.was_open = true};
+        atomic_store(&passages[gpu].drains_ns, 0);
         return NEVER;
     }
-    if (state == GATE_METERED && (turn->phase != IN_TURN || turn->number != number))
+    if (state == GATE_METERED && (turn->phase != IN_TURN || turn->number != number)) {
         enter(turn, IN_TURN, number);
+        atomic_store(&passages[gpu].drains_ns, 0);
+    }
     /* The number is read first. If it is of a turn that is just beginning, the governor ignores that it is drained. */
     if (state == GATE_CLOSED && (turn->phase == IN_TURN || turn->number != number))
-        end_turn(turn, number);
+        end_turn(turn, gpu, number);
     return turn->phase == IN_TURN ? look_in_turn(turn, gpu, now) : look_ended(turn, gpu, now);
 }
 
 void turns_forked(void) {
     memset(turns, 0, sizeof turns);
+    for (int gpu = 0; gpu < GOVERNOR_GPUS_MAX; gpu++)
+        atomic_store(&passages[gpu].drains_ns, 0);
 }

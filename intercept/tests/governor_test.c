@@ -350,6 +350,25 @@ static void test_a_kernel_may_wait_for_the_next(void) {
     CHECK(launches() == 4, "%u launches", launches());
 }
 
+/* What is outstanding of the last turn waits for a launch, which would wait for the next. What passes is outstanding, too. */
+static void test_a_turn_may_wait_for_a_launch(void) {
+    start(GATE_METERED);
+    struct launcher launcher;
+    CUstream stream = make_stream();
+    CHECK(cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL) == CUDA_SUCCESS, "endless");
+    uint64_t begin = clock_now();
+    double_set(0, GATE_CLOSED, 1);
+    start_launcher(&launcher, context, stream);
+    await_launcher(&launcher);
+    uint64_t took = clock_now() - begin;
+    CHECK(took >= 1900 * MS && double_count(GOVERNOR_DRAINED) == 0, "it passed after %d ms", (int)(took / MS));
+    CHECK(launch(stream, 400 * MS) == CUDA_SUCCESS, "at once, or two seconds later");
+    uint64_t end = clock_now() + 350 * MS;
+    driver_release();
+    double_await(GOVERNOR_DRAINED);
+    CHECK(clock_now() >= end, "drained before it ended");
+}
+
 /* --- ends of turns ------------------------------------------------------------------------------------------------ */
 
 /* The agent has begun to wait for the end of what was launched in a stream. */
@@ -807,6 +826,7 @@ int main(int argc, char **argv) {
     RUN(test_the_next_long_launch_comes_before_the_end);
     RUN(test_short_launches_have_few_events);
     RUN(test_a_kernel_may_wait_for_the_next);
+    RUN(test_a_turn_may_wait_for_a_launch);
     RUN(test_drains_without_a_message);
     RUN(test_drains_a_turn_that_ended_before_it_joined);
     RUN(test_answers);
