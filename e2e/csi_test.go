@@ -19,18 +19,21 @@ import (
 // TestCSI has a CSI plugin run as a task of the driver and make a volume for another one, which the plugin mounts while both run.
 func TestCSI(t *testing.T) {
 	const image = "tranche.local/csiplugin:test"
+	at, err := os.MkdirTemp("/run", "nomad-")
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, os.Remove(at)) })
 	n := startNode(t, func(c *node.Config) {
-		c.DriverConfig = "allow_privileged = true\n"
+		c.DriverConfig, c.DataAt = "allow_privileged = true\n", at
 		c.BeforeAgent = func(_ context.Context, n *node.Node) error {
 			// What the plugin mounts reaches the agent's directory, as on a host under systemd, where all mounts are shared.
 			data := filepath.Join(n.Dir, "nomad")
 			if err := os.MkdirAll(data, 0o755); err != nil {
 				return err
 			}
-			if err := unix.Mount(data, data, "", unix.MS_BIND, ""); err != nil {
+			if err := unix.Mount(data, at, "", unix.MS_BIND, ""); err != nil {
 				return err
 			}
-			return unix.Mount("", data, "", unix.MS_SHARED, "") // the node's end unmounts it
+			return unix.Mount("", at, "", unix.MS_SHARED, "")
 		}
 	})
 	importProgram(t, n, image, "csiplugin")
@@ -41,7 +44,7 @@ func TestCSI(t *testing.T) {
 		plugin, _, err := n.Agent.API.CSIPlugins().Info("directories", nil)
 		return err == nil && plugin.NodesHealthy == 1, nil
 	}), must.Sprint("the plugin is not healthy"))
-	_, err := n.Agent.API.CSIVolumes().Register(&api.CSIVolume{ID: "data", Name: "data", ExternalID: "vol-1", PluginID: "directories",
+	_, err = n.Agent.API.CSIVolumes().Register(&api.CSIVolume{ID: "data", Name: "data", ExternalID: "vol-1", PluginID: "directories",
 		RequestedCapabilities: []*api.CSIVolumeCapability{{AccessMode: "multi-node-multi-writer", AttachmentMode: "file-system"}}}, nil)
 	must.NoError(t, err)
 

@@ -39,17 +39,17 @@ type Agent struct {
 
 // agentSettings is what the template of the agent's configuration takes.
 type agentSettings struct {
-	Name, Dir, PluginDir, CNIPath string
-	HTTP, RPC, Serf               int
-	Server                        string // of another agent; empty if this one is a server
-	Interface                     string
-	DeviceConfig, DriverConfig    string
-	DeniedDrivers, PluginBlocks   string
+	Name, Dir, Data, PluginDir, CNIPath string
+	HTTP, RPC, Serf                     int
+	Server                              string // of another agent; empty if this one is a server
+	Interface                           string
+	DeviceConfig, DriverConfig          string
+	DeniedDrivers, PluginBlocks         string
 }
 
 var agentTemplate = template.Must(template.New("agent").Parse(`# Written for one run of the tests or the demo.
 name       = "{{.Name}}"
-data_dir   = "{{.Dir}}/nomad"
+data_dir   = "{{.Data}}"
 plugin_dir = "{{.PluginDir}}"
 bind_addr  = "127.0.0.1"
 log_level  = "DEBUG"

@@ -30,6 +30,9 @@ type Config struct {
 	Topology string
 	// RunAt is where the regions of the node's claims lie, if not in Dir. Sockets of MPS need a short name.
 	RunAt string
+	// DataAt is another name of the agent's data directory, `nomad` in Dir: a mount point, which the node's end unmounts. Sockets
+	// of CSI plugins need a short name.
+	DataAt string
 	// MIG has containers find simulated instances by MIG. There is room for one such node in a sandbox, since what the
 	// driver's kernel module says in /proc/driver belongs to it.
 	MIG bool
@@ -164,7 +167,7 @@ func (n *Node) newAgent() (*Agent, error) {
 		Name: filepath.Base(n.Dir), Dir: n.Dir, PluginDir: plugins, CNIPath: "/usr/lib/cni",
 		Interface:    "lo",
 		DeviceConfig: n.deviceConfig(),
-		DriverConfig: n.driverConfig(),
+		DriverConfig: n.driverConfig(), Data: cmp.Or(n.DataAt, filepath.Join(n.Dir, "nomad")),
 		PluginBlocks: n.PluginBlocks, DeniedDrivers: "exec,java,qemu,exec2",
 	}
 	if !n.Docker {
@@ -240,5 +243,8 @@ func (n *Node) Stop(ctx context.Context) error {
 		errs = append(errs, n.Containerd.Stop())
 	}
 	// Nomad leaves the secrets directories of ended allocations mounted until it collects the allocations.
+	if n.DataAt != "" {
+		errs = append(errs, unmountUnder(n.DataAt))
+	}
 	return errors.Join(append(errs, unmountUnder(n.Dir))...)
 }
