@@ -66,14 +66,14 @@ static void note_woken(int gpu) {
     atomic_store(&passages[gpu].woken, turn);
 }
 
-/* The next turn cannot begin before what is outstanding of the last has ended. That may wait for this launch, in a stream that
- * waits for memory. So launches pass for a moment in every two seconds: in how long they do. */
+/* The next turn does not begin before what is outstanding of the last has ended, which may wait for this launch: its stream may
+ * wait for memory. So launches pass for WAIT_NS in every STUCK_NS. Returns how long it is until then, in ns; 0: now. */
 static uint64_t passes_in(int gpu) {
     uint64_t since = atomic_load(&passages[gpu].drains_ns);
     if (since == 0)
         return WAIT_NS;
-    uint64_t drained_for = clock_now() - since, ago = drained_for % STUCK_NS;
-    return drained_for >= STUCK_NS && ago < WAIT_NS ? 0 : STUCK_NS - ago;
+    uint64_t drains_for = clock_now() - since, ago = drains_for % STUCK_NS;
+    return drains_for >= STUCK_NS && ago < WAIT_NS ? 0 : STUCK_NS - ago;
 }
 
 static bool pass_closed(struct passage *passage, int gpu, CUstream stream) {

@@ -35,13 +35,14 @@ static struct turn {
     uint64_t ending_ns; /* when what is outstanding will have ended, as the governor was told; 0: it was not */
 } turns[GOVERNOR_GPUS_MAX];
 
-static void enter(struct turn *turn, int phase, uint64_t number) {
+static void enter(struct turn *turn, int gpu, int phase, uint64_t number) {
     *turn = (struct turn){.phase = phase,
                           .number = number,
                           .was_open = turn->was_open,
                           .asked = turn->asked,
                           .since_ns = clock_now(),
                           .pause_ns = PAUSE_LEAST_NS};
+    atomic_store(&passages[gpu].drains_ns, phase == STRAGGLERS ? turn->since_ns : 0);
 }
 
 /* Looks whether the GPU has work. What is seen counts for half of the time since the last look, and of that until the next.
@@ -70,8 +71,7 @@ void turn_received(const struct governor_message *message) {
 
 static void end_turn(struct turn *turn, int gpu, uint64_t number) {
     struct turn ended = *turn;
-    enter(turn, STRAGGLERS, number);
-    atomic_store(&passages[gpu].drains_ns, turn->since_ns);
+    enter(turn, gpu, STRAGGLERS, number);
     if (ended.phase == IN_TURN && ended.number == number)
         turn->seen = ended.seen;
 }
@@ -123,8 +123,7 @@ static uint64_t look_draining(struct turn *turn, int gpu, uint64_t now) {
     }
     if (!send_drained(turn, gpu)) /* the governor reads nothing at present, or the connection has ended */
         return PAUSE_MOST_NS;
-    enter(turn, AWAY, turn->number);
-    atomic_store(&passages[gpu].drains_ns, 0);
+    enter(turn, gpu, AWAY, turn->number);
     return NEVER;
 }
 
@@ -197,10 +196,8 @@ uint64_t turn_look(int gpu, uint64_t now) {
         atomic_store(&passages[gpu].drains_ns, 0);
         return NEVER;
     }
-    if (state == GATE_METERED && (turn->phase != IN_TURN || turn->number != number)) {
-        enter(turn, IN_TURN, number);
-        atomic_store(&passages[gpu].drains_ns, 0);
-    }
+    if (state == GATE_METERED && (turn->phase != IN_TURN || turn->number != number))
+        enter(turn, gpu, IN_TURN, number);
     /* The number is read first. If it is of a turn that is just beginning, the governor ignores that it is drained. */
     if (state == GATE_CLOSED && (turn->phase == IN_TURN || turn->number != number))
         end_turn(turn, gpu, number);
