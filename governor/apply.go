@@ -118,7 +118,7 @@ func (n *node) logOverrun(m *member, a turns.Action) {
 		return
 	}
 	m.overran = now
-	n.logger.Warn("a turn has not ended by its deadline: the next one has begun, and both claims are charged", "claim", m.ID,
+	n.logger.Warn("a turn has not ended by its deadline: the next one has begun, and both claims are charged for what their processes have", "claim", m.ID,
 		"gpu", m.GPU.UUID, "processes", claim.ListNames(n.names(a.Overran)))
 }
 

@@ -36,18 +36,14 @@ func (g *GPU) advance(now time.Duration) {
 		if c.wants && c != g.holder {
 			c.usage.waited += passed
 		}
-		passed, before := passed, before
-		if c == g.holder && g.tail > before {
-			waited := min(g.tail-before, passed)
-			passed, before = passed-waited, before+waited
-			c.began = before
-		}
-		if g.charged(c) {
-			c.usage.add(before, passed)
-			g.charge(c, float64(passed))
-		} else if c == g.holder {
-			c.uncharged += passed
-		}
+	}
+	waited := min(max(g.tail-before, 0), passed)
+	g.spend(before, waited, nil)
+	if h := g.holder; h != nil && waited > 0 {
+		h.began = before + waited
+	}
+	g.spend(before+waited, passed-waited, g.holder)
+	for _, c := range g.list {
 		c.bucket = min(c.bucket, g.bucketSize(c))
 		if c.soon > 0 && g.now >= c.soon {
 			c.paused, c.soon = c.soon, 0
@@ -55,6 +51,35 @@ func (g *GPU) advance(now time.Duration) {
 		if c.paused > 0 && g.now-c.paused >= g.patience() && !c.drains(g) {
 			c.paused = 0
 			g.forfeit(c)
+		}
+	}
+}
+
+// spend charges time to those who had the GPU: to the holder, and to those whose turn is over and whose work is not. After a
+// deadline, a GPU divides its time among processes, so each claim is charged by how many of its own compute.
+func (g *GPU) spend(from, passed time.Duration, holder *claim) {
+	if passed <= 0 {
+		return
+	}
+	computing, overran := 0.0, false
+	for _, c := range g.list {
+		if g.charged(c) && (c == holder || c != g.holder) {
+			computing += c.computing(g)
+			overran = overran || c.straggles
+		}
+	}
+	for _, c := range g.list {
+		had := 0.0
+		if g.charged(c) && (c == holder || c != g.holder) {
+			had = float64(passed)
+			if overran {
+				had *= c.computing(g) / computing
+			}
+			c.usage.add(from, time.Duration(had))
+			g.charge(c, had)
+		}
+		if c == holder {
+			c.uncharged += passed - time.Duration(had)
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package turns
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // round returns the time in which each claim that wants one has a turn.
 func (g *GPU) round() time.Duration {
@@ -69,7 +72,8 @@ func (g *GPU) atFloor(next *claim) *claim {
 
 // isAtFloor reports whether a claim has a turn although a higher class wants one.
 func (g *GPU) isAtFloor(c *claim) bool {
-	return c.below >= float64(floorTurn) || g.now-c.waits >= longestWait && g.now >= g.nextFloor
+	straggles := slices.ContainsFunc(g.list, func(o *claim) bool { return o.straggles })
+	return c.below >= float64(floorTurn) || g.now-c.waits >= longestWait && g.now >= g.nextFloor && !straggles
 }
 
 // begin begins the next turn, if a claim wants one and the GPU does not wait for another.

@@ -87,6 +87,18 @@ func (c *claim) drained() bool {
 	return true
 }
 
+// computing returns how many of the claim's processes compute, as far as is known: in its turn those that were not idle, and after
+// that those that have not drained.
+func (c *claim) computing(g *GPU) float64 {
+	over, count := c.drains(g), 0
+	for _, p := range c.processes {
+		if c.late(p) && (over || p.idle < c.turn) {
+			count++
+		}
+	}
+	return float64(max(count, 1))
+}
+
 // idle reports whether all processes were idle in the claim's last turn.
 func (c *claim) idle() bool {
 	for _, p := range c.processes {

@@ -242,6 +242,7 @@ func bounded(d time.Duration) time.Duration { return min(max(d, -mostSwitch), mo
 func (g *GPU) settle(c *claim) {
 	if (c.straggles || c.tail) && c.drained() {
 		g.learn(c)
+		g.deferFloor(c)
 		c.straggles, c.tail = false, false
 	}
 }

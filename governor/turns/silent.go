@@ -73,6 +73,9 @@ func (g *GPU) returns(c *claim, p *process) {
 // watch has the claim that is due the next turn have it if it has been that for very long. That is a fault of this package.
 func (g *GPU) watch() {
 	c := g.waiting(nil)
+	if h := g.holder; c != nil && h != nil && h.part.Class > c.part.Class {
+		c = nil // it waits for its floor
+	}
 	if c != g.overdue {
 		g.overdue, g.since = c, g.now
 	}

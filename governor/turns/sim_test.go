@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// node is a simulated GPU with programs that compute on it in turns. Programs of different claims that have work at the same
-// time get equal parts of the GPU.
+// node is a simulated GPU with programs that compute on it in turns. Those that have work at the same time get equal parts of
+// the GPU.
 type node struct {
 	gpu      *GPU
 	rand     *rand.Rand
@@ -253,10 +253,9 @@ func (n *node) run(d time.Duration, turns int) {
 // compute has the GPU work for some time, or until the first kernel has ended. It returns how many have.
 func (n *node) compute(d time.Duration) (ended int) {
 	var busy []*program
-	var claims []string
 	for _, p := range n.programs {
-		if len(p.work) > 0 && !slices.Contains(claims, p.claim) { // one kernel of a claim at a time
-			busy, claims = append(busy, p), append(claims, p.claim)
+		if len(p.work) > 0 {
+			busy = append(busy, p)
 		}
 	}
 	parts := time.Duration(max(len(busy), 1))
@@ -295,6 +294,7 @@ func (p *program) apply(a Action) {
 		if p.deaf == 0 || p.node.rand.IntN(p.deaf) > 0 {
 			p.later(p.node.soon(), func() { p.drain(a.Turn) })
 		}
+		p.later(p.node.soon(), p.submit) // what waited for the meter waits for a turn
 	case a.State != Closed && p.waiting:
 		p.waiting = false
 		p.later(p.node.soon(), func() { p.wake(a.Turn) })
@@ -395,7 +395,7 @@ func (p *program) finished() {
 
 // drain reports the end of the turn as soon as nothing is outstanding, and before that when it will be.
 func (p *program) drain(turn uint64) {
-	if p.dead || p.lies || turn != p.turn || p.state != Closed {
+	if p.dead || p.lies || p.state != Closed || turn != p.turn && !p.excused {
 		return
 	}
 	ago := time.Duration(0)

@@ -60,11 +60,18 @@ func (g *GPU) ended(h *claim) {
 	if h.state != Closed {
 		g.set(h, Closed)
 	}
-	if next := g.waiting(h); next != nil && next.part.Class > h.part.Class {
-		g.nextFloor = g.now + g.now - g.granted
-	}
+	g.deferFloor(h)
 	g.last, g.foretold = h, g.ending > 0
 	g.holder, g.draining, g.end, g.resting, g.ending, g.atLeast = nil, false, 0, 0, 0, 0
+}
+
+// deferFloor has the higher classes that want the GPU have it for long enough after a claim's turn.
+func (g *GPU) deferFloor(c *claim) {
+	for _, o := range g.list {
+		if o.part.Class > c.part.Class && g.wanting(o) {
+			g.nextFloor = max(g.nextFloor, g.now+floorEvery*(g.now-c.began))
+		}
+	}
 }
 
 // learn notes how long a claim has taken to drain: at once if it was longer than usual, and slowly if it was shorter. What it had

@@ -72,8 +72,10 @@ const (
 	// floor is the part of the GPU's time that the claims of lower classes keep together, and floorTurn its turns.
 	floor     = 0.015
 	floorTurn = 2 * time.Millisecond
-	// longestWait is after which a claim has such a turn, whatever it has saved.
+	// longestWait is after which a claim has such a turn, whatever it has saved, unless the last that had one took so long: the
+	// higher classes have floorEvery times as long after it.
 	longestWait = time.Second
+	floorEvery  = 10
 	// mostDebt bounds what a claim has to repay.
 	mostDebt = 30 * time.Second
 	// longestAbsence is for how long at most gates stay closed without a sign of life of the caller.
@@ -114,7 +116,7 @@ type GPU struct {
 	linked bool
 	// atLeast is until when the holder keeps its turn although a higher class wants one: it is at its floor.
 	atLeast time.Duration
-	// nextFloor is when a claim may be at its floor again for having waited: the higher classes have as long as the last that was.
+	// nextFloor is when a claim may be at its floor again for having waited.
 	nextFloor time.Duration
 
 	// overdue is the claim to which the next turn is due, and since how long it has been.

@@ -261,15 +261,18 @@ func TestClasses(t *testing.T) {
 			}
 		}
 	})
-	t.Run("those with long kernels leave a higher one half of the time", func(t *testing.T) {
-		n := newNode(26)
-		a := n.add(program{claim: "a", kernel: ms}, Part{Share: 500, Max: 1000, Class: High})
-		for i := range 4 {
-			n.add(program{claim: fmt.Sprint(i), kernel: 2 * time.Second}, Part{Share: 100, Max: 1000, Class: BestEffort})
+	t.Run("those with long kernels leave a higher one nine tenths of the time", func(t *testing.T) {
+		for claims, kernel := range map[int]time.Duration{4: 2 * time.Second, 1: 20 * ms} {
+			n := newNode(26)
+			a := n.add(program{claim: "a", kernel: ms}, Part{Share: 500, Max: 1000, Class: High})
+			for i := range 20 {
+				low := program{claim: fmt.Sprint(i % claims), kernel: kernel}
+				n.add(low, Part{Share: 100, Max: 1000, Class: BestEffort})
+			}
+			n.run(10*time.Second, 0)
+			had := busyFor(n, 20*time.Minute, a)
+			must.Greater(t, 0.89, had[0], must.Sprint(claims, had))
 		}
-		n.run(10*time.Second, 0)
-		had := busyFor(n, time.Minute, a)
-		must.Greater(t, 0.45, had[0], must.Sprint(had))
 	})
 	t.Run("a request of a high one waits for what is outstanding only", func(t *testing.T) {
 		n := newNode(9)
@@ -327,6 +330,25 @@ func TestProcessesOfOneClaimShareItsTurn(t *testing.T) {
 	must.SliceEmpty(t, n.broken)
 }
 
+// A claim whose processes take longer to drain than its deadline has no more for that: while turns overlap, each claim is charged
+// for what its processes had.
+func TestShares_OfManyLongKernels(t *testing.T) {
+	for _, share := range []int{100, 500} {
+		n := newNode(27)
+		many := n.add(program{claim: "many", kernel: 200 * ms}, part(share))
+		for range 49 {
+			n.add(program{claim: "many", kernel: 200 * ms}, part(share))
+		}
+		one := n.add(program{claim: "one", kernel: ms}, part(1000-share))
+		n.run(time.Minute, 0)
+		had := busyFor(n, 5*time.Minute, many, one)
+		must.Less(t, 0.03, math.Abs(had[0]-float64(share)/1000), must.Sprint(share, had))
+		must.Greater(t, 0.96-float64(share)/1000, had[1], must.Sprint(share, had))
+		status, _ := n.gpu.Status(n.now, "many")
+		must.Less(t, 0.03, math.Abs(float64(status.Had)/float64(n.had("many"))-1), must.Sprint(status))
+	}
+}
+
 func TestEndless_OthersGoOnAfterTheDeadline(t *testing.T) {
 	n := newNode(13)
 	a := n.add(program{claim: "a", kernel: time.Hour}, part(500))
@@ -349,7 +371,7 @@ func TestDebt_OutlivesAProcess(t *testing.T) {
 	n.run(10*ms, 0)
 	n.run(300*ms, 0)
 	debts := n.gpu.Debts(n.now)
-	must.Less(t, -float64(50*ms), debts["a"])
+	must.Less(t, -float64(20*ms), debts["a"])
 	a.kill()
 	status, _ := n.gpu.Status(n.now, "a")
 	must.Eq(t, 0, status.Processes)
@@ -357,7 +379,7 @@ func TestDebt_OutlivesAProcess(t *testing.T) {
 	again.Restore(debts)
 	must.Eq(t, debts, again.Debts(0))
 	a = n.add(program{claim: "a", kernel: ms}, part(500))
-	had := busyFor(n, 100*ms, a, b)
+	had := busyFor(n, 40*ms, a, b)
 	must.Less(t, 0.1, had[0], must.Sprint(had))
 	had = busyFor(n, 10*time.Second, a, b)
 	must.Greater(t, 0.45, had[0], must.Sprint(had))
@@ -424,7 +446,7 @@ func TestGivenUp_Returns(t *testing.T) {
 	for len(a.work) > 0 {
 		n.run(100*us, 0)
 	}
-	for beside.state != Metered {
+	for before := beside.turn; beside.state != Metered || beside.turn == before; {
 		n.run(100*us, 0)
 	}
 	a.proceed()
