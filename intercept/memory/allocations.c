@@ -26,31 +26,33 @@ static void give_reserve(struct process *process, int gpu, uint32_t place) {
     charge_give(process, &charge);
 }
 
-/* Gives it back if the process has no blocks there any more. */
-static void settle_reserve(struct process *process, int gpu) {
+/* Where it is, if it is to be given back: the process has no blocks there any more. Else 0. */
+static uint32_t unneeded_reserve(struct process *process, int gpu) {
     struct reserve *reserve = &process->reserves[gpu];
-    uint32_t place = atomic_load(&reserve->blocks) == 0 ? atomic_exchange(&reserve->place, 0) : 0;
-    if (place != 0)
-        give_reserve(process, gpu, place);
+    return atomic_load(&reserve->blocks) == 0 ? atomic_exchange(&reserve->place, 0) : 0;
 }
 
 static void put_reserve(struct process *process, int gpu, uint32_t place) {
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong(&process->reserves[gpu].place, &none, place))
         give_reserve(process, gpu, place);
-    settle_reserve(process, gpu);
+    if ((place = unneeded_reserve(process, gpu)) != 0)
+        give_reserve(process, gpu, place);
 }
 
-/* What is left of a grant if the allocation has a place in a block, else another charge. */
+static bool has_reserve(struct process *process, int gpu) {
+    return atomic_load_explicit(&process->reserves[gpu].place, memory_order_relaxed) != 0;
+}
+
+/* Of the grant's spare block, or of the other if the allocation has a place in a block. */
 static void take_reserve(struct grant *grant) {
-    struct process *process = grant->process;
     int gpu = grant->charge.gpu;
-    struct charge charge = grant->charge;
-    if (atomic_load_explicit(&process->reserves[gpu].place, memory_order_relaxed) != 0 ||
-        (charge.pages == 0 && charge_try(process, gpu, BLOCK_PAGES, &charge) != CUDA_SUCCESS))
+    if ((grant->spare == 0 && grant->charge.pages == 0) || has_reserve(grant->process, gpu))
         return;
-    grant->charge.pages = 0;
-    put_reserve(process, gpu, 1 + charge.region);
+    if (grant->spare == 0)
+        grant->charge.pages = 0;
+    grant->spare = 0;
+    put_reserve(grant->process, gpu, 1 + grant->charge.region);
 }
 
 /* One call at a time has it. */
@@ -72,8 +74,14 @@ static void return_reserve(struct grant *grant) {
 
 /* --- granting ----------------------------------------------------------------------------------------------------- */
 
-/* A block's charge, or the reserve, which covers the call then: the driver may place the allocation in a block of ours. */
+/* A block's charge, and that of the reserve if there is none; or the reserve, which covers the call then: the driver may place
+ * the allocation in a block of ours. */
 static CUresult take_packed(take_function *take, struct grant *grant, int gpu, bool managed) {
+    if (!managed && !has_reserve(grant->process, gpu) &&
+        charge_try(grant->process, gpu, 2 * BLOCK_PAGES, &grant->charge) == CUDA_SUCCESS) {
+        grant->charge.pages = grant->spare = BLOCK_PAGES;
+        return CUDA_SUCCESS;
+    }
     CUresult result = charge_try(grant->process, gpu, BLOCK_PAGES, &grant->charge);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !managed && borrow_reserve(grant, gpu))
         return CUDA_SUCCESS;
@@ -89,6 +97,7 @@ static CUresult grant_by(take_function *take, struct grant *grant, struct work *
     grant->context = work->place.context;
     grant->packed = packed;
     grant->reserve = 0;
+    grant->spare = 0;
     grant->further = NULL;
     result = packed ? take_packed(take, grant, work->place.gpu, managed)
                     : take(grant->process, work->place.gpu, pages_of(bytes), &grant->charge);
@@ -108,6 +117,7 @@ CUresult allocations_grant_spilled(struct grant *grant, struct work *work, uint6
 static void give_back(struct grant *grant) {
     if (grant->reserve != 0)
         return_reserve(grant);
+    grant->charge.pages += grant->spare;
     charge_give(grant->process, &grant->charge);
     for (unsigned i = 0; grant->further != NULL && i < grant->further->count; i++)
         charge_give(grant->process, &grant->further->charges[i]);
@@ -155,7 +165,11 @@ static void end(struct process *process, struct shard *shard, const struct entry
         if (charge.share != 0)
             charge_unname(process, charge.region, charge.share);
         charge = blocks_left(process, shard, allocation);
-        settle_reserve(process, allocation->charge.gpu);
+        uint32_t place = unneeded_reserve(process, allocation->charge.gpu);
+        if (place == 1u + charge.region && charge.pages != 0 && charge.share == 0)
+            charge.pages += BLOCK_PAGES;
+        else if (place != 0)
+            give_reserve(process, allocation->charge.gpu, place);
     } else if (charge.spilled)
         atomic_fetch_sub_explicit(&process->on_host, 1, memory_order_relaxed);
     else

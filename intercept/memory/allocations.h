@@ -5,7 +5,7 @@
  * Small allocations: the GPU maps memory in blocks of 2 MiB, and the driver packs several small allocations into one
  * block. Only the address tells which block an allocation is in. So a whole block is taken before the driver is called,
  * and given back at once if that block was charged already; the last allocation that leaves a block gives it back. If no
- * block can be taken, but one certainly has room, the driver is called without, and alone: then it takes none. See blocks.h.
+ * block can be taken, the process's reserve covers the call (struct reserve). See blocks.h.
  *
  * Source: "Memory Management" in the CUDA driver API's documentation. The packing is not documented; it was observed.
  */
@@ -21,6 +21,7 @@ struct grant {
     uint32_t context;
     uint32_t takes;                  /* how often this process had taken from the region, see allocations.c */
     bool packed;                     /* the driver packs allocations of this size into blocks */
+    uint64_t spare;                  /* pages that are charged beside, where the charge is: the reserve to be */
     uint32_t reserve;                /* that covers the call, as in struct reserve; 0: none does */
     struct further_charges *further; /* NULL: the memory cannot move to another GPU */
 };

@@ -483,14 +483,17 @@ static void freed(struct process *process, const struct entry *memory, CUresult 
 }
 
 /* The record is removed first, since the driver may return the address for another allocation at once; and under the pool's
- * lock, so that it is that of the allocation which the driver frees, though another thread frees this address, too. */
+ * lock, so that it is that of the allocation which the driver frees, though another thread frees this address, too. Most
+ * memory is of the first pool. */
 bool pools_freeing_in_stream(struct process *process, CUdeviceptr address, struct entry *memory) {
     struct entry known;
-    while (process != NULL && objects_find(process, KIND_POOL_MEMORY, address, &known)) {
-        lock_take(&pools_of(&known)->lock);
-        if (objects_remove_with(process, KIND_POOL_MEMORY, address, known.with, memory))
+    bool any = process != NULL && process_has(process, KIND_POOL_MEMORY);
+    for (struct pool *pool = any ? atomic_load(&process->pools.first) : NULL; pool != NULL;) {
+        lock_take(&pool->lock);
+        if (objects_remove_with(process, KIND_POOL_MEMORY, address, (uintptr_t)pool, memory))
             return true;
-        lock_give(&pools_of(&known)->lock);
+        lock_give(&pool->lock);
+        pool = objects_find(process, KIND_POOL_MEMORY, address, &known) ? pools_of(&known) : NULL;
     }
     return false;
 }
