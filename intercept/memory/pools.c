@@ -333,13 +333,15 @@ CUresult pools_enter(struct process *process, struct pool *pool, const struct po
     return enter(process, pool, request, true);
 }
 
-/* Whether the driver allocated from the pool. A node of a graph that is being captured has an address, too. */
-static bool is_of(const struct pool *pool, const struct pool_request *request, CUdeviceptr address) {
+/* Whether an address is of an allocation from the pool. A node of a graph that is being captured has one, too. */
+static bool is_of(const struct pool *pool, CUdeviceptr address) {
     CUmemoryPool from = NULL;
-    if (request->stream == NULL || request->stream == CU_STREAM_LEGACY)
-        return true; /* cannot be captured */
     return REAL(cuPointerGetAttribute)(&from, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) == CUDA_SUCCESS &&
            from == pool->handle;
+}
+
+static bool can_be_captured(CUstream stream) {
+    return stream != NULL && stream != CU_STREAM_LEGACY;
 }
 
 /* Under the pool's lock, with which alone it is changed. */
@@ -366,7 +368,7 @@ bool pools_leave(struct process *process, struct pool *pool, const struct pool_r
     uint64_t grown = pool->reserved > before ? pool->reserved - before : 0;
     charge_give(process, &pool->growth);
     pool->growth = (struct charge){0};
-    if (known || (address != 0 && (grown != 0 || is_of(pool, request, address)))) {
+    if (known || (address != 0 && (grown != 0 || !can_be_captured(request->stream) || is_of(pool, address)))) {
         if (!known)
             learn(pool, address, bytes, grown);
         count_allocation(pool, 1);
@@ -469,16 +471,16 @@ struct pool *pools_of(const struct entry *memory) {
     return (struct pool *)(uintptr_t)memory->with; /* NOLINT(performance-no-int-to-ptr) */
 }
 
-/* Under the pool's lock, which it gives. */
+/* Under the pool's lock, which it gives. Memory that the driver did not free exists, unless another thread has freed it, too. */
 static void freed(struct process *process, const struct entry *memory, CUresult result) {
     struct pool *pool = pools_of(memory);
-    if (result == CUDA_SUCCESS)
-        count_allocation(pool, -1);
-    else
+    if (result != CUDA_SUCCESS && (pool->destroyed || pool->destroying || is_of(pool, memory->key)))
         objects_put_back(process, KIND_POOL_MEMORY, *memory);
+    else
+        count_allocation(pool, -1);
     bool over = pool->destroyed && pool->allocations == 0;
     lock_give(&pool->lock);
-    if (result == CUDA_SUCCESS && over)
+    if (over)
         pools_settle(process);
 }
 

@@ -321,7 +321,9 @@ static CUresult pool_trim(CUmemoryPool handle, size_t keep) {
 
 CUmemoryPool fake_pool_at(CUdeviceptr address) {
     CUdevice device;
-    return piece_of(address, &device) != NULL ? (CUmemoryPool)&pools[device] : NULL;
+    const struct piece *piece = piece_of(address, &device);
+    bool used = piece != NULL && piece->lengths[(address - POOL_BASE) % FAKE_PIECE_BYTES / UNIT] != 0;
+    return used ? (CUmemoryPool)&pools[device] : NULL;
 }
 
 /* --- looking up --------------------------------------------------------------------------------------------------- */

@@ -1227,6 +1227,21 @@ static void test_refusals(void) {
           "async: %u", (unsigned)atomic_load(refused));
 }
 
+/* What the driver no longer has when it is freed again was freed by another thread. */
+static void test_pool_memory_freed_by_another(void) {
+    CUdeviceptr address;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new();
+    const struct objects *objects = &process_if_open()->objects;
+    for (int in_stream = 0; in_stream < 2; in_stream++) {
+        CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_SUCCESS, "allocated");
+        CHECK(objects->counts[KIND_POOL_MEMORY] == 1 && fake_free_unseen_in(address, stream) == CUDA_SUCCESS, "freed");
+        CHECK((in_stream ? cuMemFreeAsync(address, stream) : cuMemFree_v2(address)) == CUDA_ERROR_INVALID_VALUE,
+              "again");
+        CHECK(objects->counts[KIND_POOL_MEMORY] == 0, "no record stays");
+    }
+}
+
 /* For other memory pools give back what is missing, and no more. */
 static void test_pools_are_trimmed_by_what_is_missing(void) {
     CUdeviceptr addresses[4], linear;
@@ -1887,6 +1902,7 @@ int main(int argc, char **argv) {
     RUN(test_undone_during_a_capture);
     RUN(test_reserve);
     RUN(test_refusals);
+    RUN(test_pool_memory_freed_by_another);
     RUN(test_full_blocks_of_many_threads);
     RUN(test_old_forms);
     RUN(test_driver_errors_give_back);
