@@ -5,12 +5,14 @@ package e2e
 import (
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/containerd/cgroups/v3"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -125,6 +127,59 @@ func TestShares(t *testing.T) {
 		}
 	}
 	comesTo(t, n, 50, small, large)
+}
+
+// TestShares_Paused has a container with a small share paused and resumed, as `docker pause` does it, while its kernels run. The
+// other has its share.
+func TestShares_Paused(t *testing.T) {
+	n := startShares(t)
+	start(t, n, task{
+		job: "paused", image: loadImage, command: "load", args: []string{"--kernel", "100000", "--ready"}, devices: []string{onGPU(14, 0)},
+	})
+	alloc := running(t, n, "paused")
+	saysLine(t, n, alloc.ID, "ready")
+	paused, err := n.Group(deadline(t), alloc.ID, "t")
+	must.NoError(t, err)
+	pid, err := n.InitPID(deadline(t), alloc.ID, "t")
+	must.NoError(t, err)
+	other := load(t, n, "other", 126, "")
+	comesTo(t, n, 10, paused, other)
+
+	over, ended := make(chan struct{}), make(chan error)
+	go func() { ended <- pauseAndResume(pid, over) }()
+	for range 5 {
+		part := partOf(t, n, paused, other)
+		t.Logf("%.1f%% of what both had", part)
+		must.Less(t, 10+sharesTolerance, part)
+	}
+	close(over)
+	must.NoError(t, <-ended)
+	comesTo(t, n, 10, paused, other)
+}
+
+// pauseAndResume freezes and thaws the cgroup of a process, until it is told to stop.
+func pauseAndResume(pid int, over <-chan struct{}) error {
+	v1, unified, err := cgroups.ParseCgroupFileUnified(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return err
+	}
+	file, states := filepath.Join("/sys/fs/cgroup", unified, "cgroup.freeze"), []string{"1", "0"}
+	if path, ok := v1["freezer"]; ok {
+		file, states = filepath.Join("/sys/fs/cgroup/freezer", path, "freezer.state"), []string{"FROZEN", "THAWED"}
+	}
+	for {
+		for i, lasts := range []time.Duration{250 * time.Millisecond, 30 * time.Millisecond} {
+			if err := os.WriteFile(file, []byte(states[i]), 0); err != nil {
+				return err
+			}
+			time.Sleep(lasts)
+		}
+		select {
+		case <-over:
+			return nil
+		default:
+		}
+	}
 }
 
 // exampleGroup runs an example, if it does not run yet, and returns the name of a group's container in the record.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,8 +17,10 @@ import (
 // Podman is Podman with storage and configuration of its own.
 type Podman struct {
 	*DockerLike
-	// Dir holds everything that it writes.
+	// Dir holds everything that it writes, but for what it has while containers run: the name of that directory may have 50
+	// characters.
 	Dir string
+	run string
 	// Socket is the path of its API's socket, once Serve has been called.
 	Socket string
 
@@ -40,13 +43,17 @@ func NewPodman(dir string, runtimes Runtimes, defaultRuntime string) (*Podman, e
 	if err := os.WriteFile(file, []byte(config.String()), 0o644); err != nil {
 		return nil, err
 	}
+	run, err := os.MkdirTemp("/run", "podman-")
+	if err != nil {
+		return nil, err
+	}
 	engine := &DockerLike{
 		name:    "podman",
-		command: []string{"podman", "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run")},
+		command: []string{"podman", "--root", filepath.Join(dir, "root"), "--runroot", run},
 		env:     []string{"CONTAINERS_CONF=" + file},
 		runtime: func(name string) (global, run []string) { return []string{"--runtime", name}, nil },
 	}
-	return &Podman{DockerLike: engine, Dir: dir, Socket: filepath.Join(dir, "podman.sock")}, nil
+	return &Podman{DockerLike: engine, Dir: dir, run: run, Socket: filepath.Join(dir, "podman.sock")}, nil
 }
 
 // Serve starts Podman's API, which Nomad's podman driver speaks to, and waits until it listens. Stop ends it.
@@ -96,8 +103,8 @@ func (p *Podman) Stop(ctx context.Context) error {
 			<-p.ended
 		}
 	}
-	if unmountErr := unmountUnder(p.Dir); err == nil {
-		err = unmountErr
+	if err = errors.Join(err, unmountUnder(p.Dir), unmountUnder(p.run)); err != nil {
+		return err
 	}
-	return err
+	return os.RemoveAll(p.run)
 }

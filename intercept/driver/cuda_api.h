@@ -29,6 +29,7 @@ typedef enum CUresult {
 typedef int CUdevice;
 typedef unsigned int CUdeviceptr_v1;
 typedef unsigned long long CUdeviceptr;
+typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
 typedef unsigned long long CUmemGenericAllocationHandle;
 
@@ -51,6 +52,9 @@ typedef struct CUkern_st *CUkernel;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+typedef struct CUextSemaphore_st *CUexternalSemaphore;
+typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
+typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUextMemory_st *CUexternalMemory;
 

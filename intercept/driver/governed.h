@@ -96,6 +96,21 @@
       (CUstream *stream, unsigned int flags, int priority))                                                            \
     X(cuGreenCtxStreamCreate, "cuGreenCtxStreamCreate", 12050, ANY,                                                    \
       (CUstream *stream, CUgreenCtx green, unsigned int flags, int priority))                                          \
+    CUDA_STREAM_FORMS(X, cuStreamWaitValue32, "cuStreamWaitValue32", 8000,                                             \
+      (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags))                                    \
+    CUDA_STREAM_FORMS(X, cuStreamWaitValue32_v2, "cuStreamWaitValue32", 11070,                                         \
+      (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags))                                    \
+    CUDA_STREAM_FORMS(X, cuStreamWaitValue64, "cuStreamWaitValue64", 9000,                                             \
+      (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags))                                    \
+    CUDA_STREAM_FORMS(X, cuStreamWaitValue64_v2, "cuStreamWaitValue64", 11070,                                         \
+      (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags))                                    \
+    CUDA_STREAM_FORMS(X, cuStreamBatchMemOp, "cuStreamBatchMemOp", 8000,                                               \
+      (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations, unsigned int flags))                 \
+    CUDA_STREAM_FORMS(X, cuStreamBatchMemOp_v2, "cuStreamBatchMemOp", 11070,                                           \
+      (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations, unsigned int flags))                 \
+    CUDA_STREAM_FORMS(X, cuWaitExternalSemaphoresAsync, "cuWaitExternalSemaphoresAsync", 10000,                        \
+      (const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *parameters,                   \
+       unsigned int count, CUstream stream))                                                                           \
     CUDA_STREAM_FORMS(X, cuStreamBeginCapture, "cuStreamBeginCapture", 10000, (CUstream stream))                       \
     CUDA_STREAM_FORMS(X, cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010,                                       \
       (CUstream stream, CUstreamCaptureMode mode))                                                                     \

@@ -121,3 +121,39 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
                                           const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
     CAPTURE(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, dependencies, edges, count, mode));
 }
+
+/* --- streams that wait for memory or for semaphores ---------------------------------------------------------------- */
+
+/* What they wait for may come after a later launch of this process. */
+static CUresult waits(CUresult result, CUstream stream) {
+    if (result == CUDA_SUCCESS)
+        queues_waits(stream);
+    return result;
+}
+
+#define WAITS(symbol, in, parameters, arguments)                                                                       \
+    CUresult symbol parameters {                                                                                       \
+        return waits(REAL(symbol) arguments, in(stream));                                                              \
+    }
+
+#define WAIT_FORMS(symbol, parameters, arguments)                                                                      \
+    WAITS(symbol, IN_LEGACY, parameters, arguments)                                                                    \
+    WAITS(symbol##_ptsz, IN_PER_THREAD, parameters, arguments)
+
+#define MEMORY_WAITS(suffix)                                                                                           \
+    WAIT_FORMS(cuStreamWaitValue32##suffix,                                                                            \
+               (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags),                           \
+               (stream, address, value, flags))                                                                        \
+    WAIT_FORMS(cuStreamWaitValue64##suffix,                                                                            \
+               (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags),                           \
+               (stream, address, value, flags))                                                                        \
+    WAIT_FORMS(cuStreamBatchMemOp##suffix,                                                                             \
+               (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations, unsigned int flags),        \
+               (stream, count, operations, flags))
+
+MEMORY_WAITS()
+MEMORY_WAITS(_v2)
+WAIT_FORMS(cuWaitExternalSemaphoresAsync,
+           (const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *parameters,
+            unsigned int count, CUstream stream),
+           (semaphores, parameters, count, stream))

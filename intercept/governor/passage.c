@@ -66,14 +66,14 @@ static void note_woken(int gpu) {
     atomic_store(&passages[gpu].woken, turn);
 }
 
-/* The next turn does not begin before what is outstanding of the last has ended, which may wait for this launch: its stream may
- * wait for memory. So launches pass for WAIT_NS in every STUCK_NS. Returns how long it is until then, in ns; 0: now. */
+/* The next turn does not begin before what is outstanding of the last has ended. Where a stream waits for memory, that may wait
+ * for this launch. So launches pass for WAIT_NS in every STUCK_NS. Returns how long it is until then, in ns; 0: now. */
 static uint64_t passes_in(int gpu) {
     uint64_t since = atomic_load(&passages[gpu].drains_ns);
     if (since == 0)
         return WAIT_NS;
     uint64_t drains_for = clock_now() - since, ago = drains_for % STUCK_NS;
-    return drains_for >= STUCK_NS && ago < WAIT_NS ? 0 : STUCK_NS - ago;
+    return drains_for >= STUCK_NS && ago < WAIT_NS && queues_wait(gpu) ? 0 : STUCK_NS - ago;
 }
 
 static bool pass_closed(struct passage *passage, int gpu, CUstream stream) {

@@ -39,6 +39,8 @@ struct slot {
     bool draining;      /* until `drain` is done */
     uint32_t unmarked;  /* launches between the last mark and `drain` */
     uint64_t drains_ns; /* when `drain` was recorded */
+    CUevent wait;       /* after the last wait for memory or a semaphore */
+    bool waits;         /* until `wait` is done */
     bool orphan;        /* the stream is destroyed: the slot is freed when its work is done */
 };
 
@@ -244,6 +246,8 @@ static void settle_marks(struct slot *slot) {
 static void destroy_events(struct slot *slot) {
     if (slot->drain != NULL)
         REAL(cuEventDestroy_v2)(slot->drain);
+    if (slot->wait != NULL)
+        REAL(cuEventDestroy_v2)(slot->wait);
     for (unsigned i = 0; i < MARKS; i++)
         if (slot->marks[i].event != NULL)
             REAL(cuEventDestroy_v2)(slot->marks[i].event);
@@ -363,6 +367,36 @@ bool queues_empty(int gpu) {
     empty = empty && is_empty(slot);
     unlock_relaxed(&mode);
     return empty;
+}
+
+void queues_waits(CUstream stream) {
+    CUstreamCaptureMode mode;
+    struct gate *gate;
+    struct slot *slot = (struct slot *)queues_find(stream); /* its first member */
+    if (slot == NULL)
+        return;
+    lock_relaxed(&mode);
+    if (enter(slot, &gate)) {
+        slot->waits = record(&slot->wait, stream) || slot->waits;
+        leave(&gate);
+    }
+    unlock_relaxed(&mode);
+}
+
+bool queues_wait(int gpu) {
+    CUstreamCaptureMode mode;
+    struct gate *gate;
+    bool any = false;
+    lock_relaxed(&mode);
+    EACH_SLOT(slot, gpu) {
+        if (!slot->waits || !enter(slot, &gate))
+            continue;
+        slot->waits = is_pending(slot->wait);
+        any = any || slot->waits;
+        leave(&gate);
+    }
+    unlock_relaxed(&mode);
+    return any;
 }
 
 /* --- draining ----------------------------------------------------------------------------------------------------- */

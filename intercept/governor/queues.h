@@ -45,6 +45,11 @@ void queues_capture_begun(void);
 
 bool queues_is_capturing(CUstream stream);
 
+/* A stream was made to wait for memory or for a semaphore. Whether a stream of a GPU may still wait: what was put into it
+ * before the last such wait, or that itself, is not done. */
+void queues_waits(CUstream stream);
+bool queues_wait(int gpu);
+
 /* Marks the launches so far in a queue. `stream` is the queue's, as the calling thread names it. */
 void queues_mark(struct queue *queue, CUstream stream);
 

@@ -278,6 +278,12 @@ static CUresult launch(CUfunction function, unsigned int grid_x, unsigned int gr
     return run(stream, (uintptr_t)function);
 }
 
+/* For as many ns as the value; 0: until driver_release. */
+static CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+    (void)address, (void)flags;
+    return run(stream, value != 0 ? value : (uintptr_t)ENDLESS);
+}
+
 static CUresult graph_launch(CUgraphExec exec, CUstream stream) {
     return run(stream, (uintptr_t)exec);
 }
@@ -333,6 +339,7 @@ void *real_lookup(const char *file, const char *name) {
         {"cuEventQuery", (any_function)event_query},
         {"cuEventDestroy_v2", (any_function)event_destroy},
         {"cuLaunchKernel", (any_function)launch},
+        {"cuStreamWaitValue32_v2", (any_function)wait_value},
         {"cuLaunchKernel_ptsz", (any_function)launch},
         {"cuGraphLaunch", (any_function)graph_launch},
         {"cuMemsetD8_v2", (any_function)set_memory},

@@ -350,12 +350,29 @@ static void test_a_kernel_may_wait_for_the_next(void) {
     CHECK(launches() == 4, "%u launches", launches());
 }
 
+/* However long the work takes, if no stream waits for memory. */
+static void test_a_long_turn_waits_for_no_launch(void) {
+    start(GATE_METERED);
+    struct launcher launcher;
+    CUstream stream = make_stream();
+    CHECK(cuStreamWaitValue32_v2(make_stream(), 0, MS, 0) == CUDA_SUCCESS, "a wait that is soon over");
+    CHECK(cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL) == CUDA_SUCCESS, "endless");
+    double_set(0, GATE_CLOSED, 1);
+    start_launcher(&launcher, context, stream);
+    unsigned before = launches();
+    clock_sleep(2300 * MS); /* nothing is to happen */
+    CHECK(launches() == before && double_count(GOVERNOR_DRAINED) == 0, "%u launches more", launches() - before);
+    double_set(0, GATE_METERED, 2);
+    await_launcher(&launcher);
+    driver_release();
+}
+
 /* What is outstanding of the last turn waits for a launch, which would wait for the next. What passes is outstanding, too. */
 static void test_a_turn_may_wait_for_a_launch(void) {
     start(GATE_METERED);
     struct launcher launcher;
     CUstream stream = make_stream();
-    CHECK(cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL) == CUDA_SUCCESS, "endless");
+    CHECK(cuStreamWaitValue32_v2(make_stream(), 0, 0, 0) == CUDA_SUCCESS, "until it is written");
     uint64_t begin = clock_now();
     double_set(0, GATE_CLOSED, 1);
     start_launcher(&launcher, context, stream);
@@ -826,6 +843,7 @@ int main(int argc, char **argv) {
     RUN(test_the_next_long_launch_comes_before_the_end);
     RUN(test_short_launches_have_few_events);
     RUN(test_a_kernel_may_wait_for_the_next);
+    RUN(test_a_long_turn_waits_for_no_launch);
     RUN(test_a_turn_may_wait_for_a_launch);
     RUN(test_drains_without_a_message);
     RUN(test_drains_a_turn_that_ended_before_it_joined);
