@@ -140,6 +140,7 @@ func (c *conn) handle(m protocol.Message, uuids []string) error {
 	case protocol.Idle:
 		g.Idle(now, id, c.process, m.Turn, duration(m.Value[0]))
 	case protocol.Ending:
+		g.Waits(now, id, c.process, m.Turn, m.Value[1] != 0)
 		g.Ending(now, id, c.process, m.Turn, duration(m.Value[0]))
 	case protocol.Drained:
 		g.Drained(now, id, c.process, m.Turn, turns.Drain{

@@ -65,7 +65,7 @@ func (g *GPU) spend(from, passed time.Duration, holder *claim) {
 	for _, c := range g.list {
 		if g.charged(c) && (c == holder || c != g.holder) {
 			computing += c.computing(g)
-			overran = overran || c.straggles
+			overran = overran || c.straggles || c.tail && from >= g.tail+mostSwitch
 		}
 	}
 	for _, c := range g.list {
@@ -73,7 +73,7 @@ func (g *GPU) spend(from, passed time.Duration, holder *claim) {
 		if g.charged(c) && (c == holder || c != g.holder) {
 			had = float64(passed)
 			if overran {
-				had *= c.computing(g) / computing
+				had *= c.computing(g) / max(computing, 1)
 			}
 			c.usage.add(from, time.Duration(had))
 			g.charge(c, had)

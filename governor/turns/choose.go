@@ -44,10 +44,16 @@ func (g *GPU) choose() *claim {
 	if best == nil {
 		best = g.waiting(nil)
 	}
-	if low := g.atFloor(best); low != nil {
-		return low
+	low := g.atFloor(best)
+	if low == nil || g.isAtFloor(best) && g.outranked(best) {
+		return best
 	}
-	return best
+	return low
+}
+
+// outranked reports whether a higher class wants the GPU.
+func (g *GPU) outranked(c *claim) bool {
+	return slices.ContainsFunc(g.list, func(o *claim) bool { return o.part.Class > c.part.Class && g.wanting(o) })
 }
 
 // before reports whether one claim's turn is before another's.

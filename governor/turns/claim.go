@@ -62,6 +62,8 @@ type process struct {
 	ending  time.Duration
 	empty   time.Duration // for how long it had nothing outstanding in that turn
 	first   time.Duration // when it went on in that turn, if it had waited for it
+	// waits is whether what it has outstanding only waits for memory.
+	waits bool
 	// asked is whether it was asked whether it runs, and has not answered.
 	asked bool
 	// silent is whether it was given up, since it did not answer. Its gate is closed, and turns end without it, until it drains.
@@ -87,16 +89,19 @@ func (c *claim) drained() bool {
 	return true
 }
 
-// computing returns how many of the claim's processes compute, as far as is known: in its turn those that were not idle, and after
-// that those that have not drained.
+// computing returns how many of the claim's processes compute, as far as is known: in its turn those that were not idle, one at
+// least, and after that those that have not drained and do not only wait.
 func (c *claim) computing(g *GPU) float64 {
 	over, count := c.drains(g), 0
 	for _, p := range c.processes {
-		if c.late(p) && (over || p.idle < c.turn) {
+		if c.late(p) && (over && !p.waits || !over && p.idle < c.turn) {
 			count++
 		}
 	}
-	return float64(max(count, 1))
+	if !over {
+		count = max(count, 1)
+	}
+	return float64(count)
 }
 
 // idle reports whether all processes were idle in the claim's last turn.

@@ -140,6 +140,14 @@ func (g *GPU) refundPauses(c *claim) {
 	g.refund(c, min(lost, charged/2))
 }
 
+// Waits tells whether all that a process has outstanding only waits for memory, and takes no time of the GPU.
+func (g *GPU) Waits(now time.Duration, id string, by Process, turn uint64, waits bool) {
+	g.advance(now)
+	if c, p := g.find(id, by); p != nil && turn == c.turn {
+		p.waits = waits
+	}
+}
+
 // Ending tells that what a process has outstanding will end after some time; 0: it has something outstanding.
 func (g *GPU) Ending(now time.Duration, id string, by Process, turn uint64, after time.Duration) {
 	g.advance(now)
@@ -187,7 +195,7 @@ func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, d D
 	case turn <= p.drained || c == g.holder && !g.draining: // it was asked again, or has not ended
 		return
 	}
-	p.drained = turn
+	p.drained, p.waits = turn, false
 	if turn == c.turn {
 		p.empty, p.first = max(d.Empty, 0), min(d.First-g.skipped, g.now)
 		if c.drained() {

@@ -48,6 +48,8 @@ type program struct {
 	submitted func()
 	ended     func()
 	spins     func() bool
+	// blocked is whether what it has outstanding waits for memory, and takes no time of the GPU.
+	blocked bool
 	// wrong is how much too early it foretells the end of its work.
 	wrong time.Duration
 	// deaf is how often it misses that its turn was revoked: one time in so many.
@@ -254,7 +256,7 @@ func (n *node) run(d time.Duration, turns int) {
 func (n *node) compute(d time.Duration) (ended int) {
 	var busy []*program
 	for _, p := range n.programs {
-		if len(p.work) > 0 {
+		if len(p.work) > 0 && !p.blocked {
 			busy = append(busy, p)
 		}
 	}

@@ -12,7 +12,7 @@ func (g *GPU) grant(c *claim) {
 	g.draining, g.end, g.resting, g.ending = false, 0, 0, 0
 	g.atLeast = 0
 	if g.isAtFloor(c) {
-		g.atLeast = g.now + floorTurn
+		g.atLeast = g.now + max(floorTurn, g.othersDrain(c))
 	}
 	c.foretold, c.switched = g.foretold, g.last != c
 	c.wants, c.called, c.straggles, c.paused, c.soon, c.unmetered = false, false, false, 0, 0, false
@@ -22,11 +22,21 @@ func (g *GPU) grant(c *claim) {
 	c.met()
 }
 
+// othersDrain is how long those of a claim's class and below usually take to drain: what they have of the GPU at their floor.
+func (g *GPU) othersDrain(c *claim) (longest time.Duration) {
+	for _, o := range g.list {
+		if o != c && o.part.Class <= c.part.Class && o.wants {
+			longest = max(longest, o.usual)
+		}
+	}
+	return longest
+}
+
 // starts begins the account of a claim's turn.
 func (g *GPU) starts(c *claim) {
 	g.granted, c.began, c.uncharged, c.ends = g.now, g.now, 0, 0
 	for _, p := range c.processes {
-		p.ending, p.empty, p.first, p.asked = 0, 0, 0, false
+		p.ending, p.empty, p.first, p.asked, p.waits = 0, 0, 0, false, false
 	}
 }
 
@@ -67,10 +77,8 @@ func (g *GPU) ended(h *claim) {
 
 // deferFloor has the higher classes that want the GPU have it for long enough after a claim's turn.
 func (g *GPU) deferFloor(c *claim) {
-	for _, o := range g.list {
-		if o.part.Class > c.part.Class && g.wanting(o) {
-			g.nextFloor = max(g.nextFloor, g.now+floorEvery*(g.now-c.began))
-		}
+	if g.outranked(c) {
+		g.nextFloor = max(g.nextFloor, g.now+floorEvery*(g.now-c.began))
 	}
 }
 

@@ -274,6 +274,18 @@ func TestClasses(t *testing.T) {
 			must.Greater(t, 0.89, had[0], must.Sprint(claims, had))
 		}
 	})
+	t.Run("lower ones with short kernels have as much as those with long ones of their class", func(t *testing.T) {
+		for class, ratio := range map[Class][2]float64{BestEffort: {0.8, 1.3}, Normal: {5, 15}} {
+			n := newNode(28)
+			n.add(program{claim: "a", kernel: 20 * ms}, Part{Share: 400, Max: 1000, Class: High})
+			short := n.add(program{claim: "short", kernel: 4 * ms}, Part{Share: 300, Max: 1000, Class: class})
+			long := n.add(program{claim: "long", kernel: 100 * ms}, Part{Share: 300, Max: 1000, Class: BestEffort})
+			n.run(10*time.Second, 0)
+			had := busyFor(n, 5*time.Minute, short, long)
+			must.Between(t, ratio[0], had[0]/had[1], ratio[1], must.Sprint(class, had))
+			must.Less(t, 0.11, had[0]+had[1], must.Sprint(class, had))
+		}
+	})
 	t.Run("a request of a high one waits for what is outstanding only", func(t *testing.T) {
 		n := newNode(9)
 		n.add(program{claim: "b", kernel: ms}, Part{Share: 500, Max: 1000, Class: BestEffort})
@@ -347,6 +359,23 @@ func TestShares_OfManyLongKernels(t *testing.T) {
 		status, _ := n.gpu.Status(n.now, "many")
 		must.Less(t, 0.03, math.Abs(float64(status.Had)/float64(n.had("many"))-1), must.Sprint(status))
 	}
+}
+
+// A claim whose process only waits for memory takes no time: others have theirs as if it was not there.
+func TestWaits_IsNotCharged(t *testing.T) {
+	n := newNode(29)
+	capped := n.add(program{claim: "capped", kernel: ms}, Part{Share: 300, Max: 300, Class: Normal})
+	waits := n.add(program{claim: "waits", kernel: time.Hour}, part(50))
+	one := n.add(program{claim: "one", kernel: ms}, part(300))
+	for range 9 {
+		n.add(program{claim: "capped", kernel: ms}, Part{Share: 300, Max: 300, Class: Normal})
+	}
+	n.run(5*time.Second, 0)
+	must.True(t, n.overran["waits"])
+	waits.blocked = true
+	n.gpu.Waits(n.now, "waits", waits.id, waits.turn, true)
+	had := busyFor(n, 30*time.Second, capped, one)
+	must.Between(t, 0.28, had[0], 0.31, must.Sprint(had))
 }
 
 func TestEndless_OthersGoOnAfterTheDeadline(t *testing.T) {

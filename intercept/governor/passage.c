@@ -6,6 +6,8 @@
 
 #define WAIT_NS (50 * NS_PER_MS)
 #define STUCK_NS (2 * NS_PER_SECOND)
+#define PASSES 8
+#define PASSES_PART 20
 #define PAUSE_LEAST_NS (20 * NS_PER_US)
 #define PAUSE_MOST_NS (500 * NS_PER_US)
 
@@ -66,17 +68,32 @@ static void note_woken(int gpu) {
     atomic_store(&passages[gpu].woken, turn);
 }
 
-/* The next turn does not begin before what is outstanding of the last has ended. Where a stream waits for memory, that may wait
- * for this launch. So launches pass for WAIT_NS in every STUCK_NS. Returns how long it is until then, in ns; 0: now. */
+/*
+ * The next turn does not begin before what is outstanding of the last has ended. If that only waits for memory, it may wait for
+ * a launch. So PASSES launches pass within WAIT_NS, and again STUCK_NS and PASSES_PART times as long as those took after they
+ * have ended. Returns how long it is at least until then, in ns; 0: now.
+ */
 static uint64_t passes_in(int gpu) {
-    uint64_t since = atomic_load(&passages[gpu].drains_ns);
-    if (since == 0)
+    struct passages *of = &passages[gpu];
+    uint64_t since = atomic_load(&of->drains_ns), now = clock_now(), passing = atomic_load(&of->passing_ns);
+    if (since == 0 || now - since < STUCK_NS)
+        return since == 0 ? WAIT_NS : STUCK_NS - (now - since);
+    if (passing != 0 && now - passing < WAIT_NS)
+        return atomic_fetch_add(&of->passed, 1) < PASSES ? 0 : WAIT_NS;
+    if (!queues_only_wait(gpu))
         return WAIT_NS;
-    uint64_t drains_for = clock_now() - since, ago = drains_for % STUCK_NS;
-    return drains_for >= STUCK_NS && ago < WAIT_NS && queues_wait(gpu) ? 0 : STUCK_NS - ago;
+    if (passing != 0) {
+        atomic_store(&of->passes_ns, now + STUCK_NS + PASSES_PART * (now - passing));
+        atomic_compare_exchange_strong(&of->passing_ns, &passing, 0);
+    }
+    uint64_t next = atomic_load(&of->passes_ns), none = 0;
+    if (now < next)
+        return next - now;
+    atomic_store(&of->passed, 1);
+    return atomic_compare_exchange_strong(&of->passing_ns, &none, now) ? 0 : WAIT_NS;
 }
 
-static bool pass_closed(struct passage *passage, int gpu, CUstream stream) {
+static bool pass_closed(struct passage *passage, int gpu, struct queue *queue, CUstream stream) {
     struct governor_gpu *page = &governor_page.page.gpus[gpu];
     uint64_t turn = atomic_load(&page->turn), passes = passes_in(gpu);
     if (queues_is_capturing(stream) || !governor_page_is_alive())
@@ -84,6 +101,8 @@ static bool pass_closed(struct passage *passage, int gpu, CUstream stream) {
     if (passes == 0) {
         atomic_fetch_add(&passages[gpu].count, one);
         atomic_store(&passages[gpu].unseen, true);
+        if (queue != NULL)
+            atomic_store_explicit(&queue->used, true, memory_order_relaxed);
         passage->gpu = gpu;
         return true;
     }
@@ -100,7 +119,7 @@ static bool try_pass(struct passage *passage, int gpu, struct queue *queue, CUst
     case GATE_METERED:
         return pass_metered(passage, gpu, queue, stream);
     case GATE_CLOSED:
-        return pass_closed(passage, gpu, stream);
+        return pass_closed(passage, gpu, queue, stream);
     default:
         return true;
     }

@@ -19,6 +19,9 @@ extern struct passages {
     _Atomic uint64_t woken_ns;      /* when the first such thread went on */
     _Atomic uint64_t drains_ns;     /* since when its last turn drains; 0: it does not */
     _Atomic bool unseen;            /* launches have passed since then */
+    _Atomic uint64_t passing_ns;    /* since when they pass; 0: they do not */
+    _Atomic uint64_t passes_ns;     /* when they may pass again */
+    _Atomic uint32_t passed;        /* since `passing_ns` */
     _Atomic bool joined;            /* a governor governs the GPU */
 } passages[GOVERNOR_GPUS_MAX];
 

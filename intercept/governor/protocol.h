@@ -28,7 +28,7 @@ enum governor_kind {
     GOVERNOR_REVOKE = 5,  /* governor → library: `turn` of `gpu` ends, as the page says already. With GOVERNOR_ASKS in
                              `flags` it is answered by ENDING or DRAINED, so that the governor knows that the process runs */
     GOVERNOR_ENDING = 6, /* library → governor: what is outstanding will end within value[0] ns, 0 if that is unknown;
-                             again if sooner */
+                             again if sooner; value[1]: 1 if it only waits for memory and takes no time of the GPU */
     GOVERNOR_DRAINED = 7, /* library → governor: nothing of `turn` is outstanding, as seen at value[0] (CLOCK_MONOTONIC,
                              ns); value[1]: for how many ns of the turn nothing was, estimated; value[2]: when the first
                              thread that had waited for the turn went on (CLOCK_MONOTONIC, ns), 0 if none had */

@@ -383,20 +383,26 @@ void queues_waits(CUstream stream) {
     unlock_relaxed(&mode);
 }
 
-bool queues_wait(int gpu) {
-    CUstreamCaptureMode mode;
+/* Under the lock. */
+static bool waits(struct slot *slot) {
     struct gate *gate;
-    bool any = false;
+    if (!slot->waits || !enter(slot, &gate))
+        return false;
+    slot->waits = is_pending(slot->wait);
+    leave(&gate);
+    return slot->waits;
+}
+
+bool queues_only_wait(int gpu) {
+    CUstreamCaptureMode mode;
+    bool any = false, others = false;
     lock_relaxed(&mode);
-    EACH_SLOT(slot, gpu) {
-        if (!slot->waits || !enter(slot, &gate))
-            continue;
-        slot->waits = is_pending(slot->wait);
-        any = any || slot->waits;
-        leave(&gate);
-    }
+    EACH_SLOT(slot, gpu)
+    any = waits(slot) || any;
+    EACH_SLOT(slot, gpu)
+    others = others || (any && !slot->waits && !is_empty(slot));
     unlock_relaxed(&mode);
-    return any;
+    return any && !others;
 }
 
 /* --- draining ----------------------------------------------------------------------------------------------------- */

@@ -45,10 +45,10 @@ void queues_capture_begun(void);
 
 bool queues_is_capturing(CUstream stream);
 
-/* A stream was made to wait for memory or for a semaphore. Whether a stream of a GPU may still wait: what was put into it
- * before the last such wait, or that itself, is not done. */
+/* A stream was made to wait for memory or for a semaphore. Whether streams of a GPU may still wait, since what was put into them
+ * before the last such wait, or that itself, is not done, and all others are empty. */
 void queues_waits(CUstream stream);
-bool queues_wait(int gpu);
+bool queues_only_wait(int gpu);
 
 /* Marks the launches so far in a queue. `stream` is the queue's, as the calling thread names it. */
 void queues_mark(struct queue *queue, CUstream stream);

@@ -31,6 +31,7 @@ static struct turn {
     } seen;
     uint64_t idle_ns; /* since when nothing is outstanding; 0: something is */
     bool idle_sent;
+    bool waits; /* what is outstanding only waits for memory, as the governor was told */
     uint64_t pause_ns;
     uint64_t ending_ns; /* when what is outstanding will have ended, as the governor was told; 0: it was not */
 } turns[GOVERNOR_GPUS_MAX];
@@ -43,6 +44,8 @@ static void enter(struct turn *turn, int gpu, int phase, uint64_t number) {
                           .since_ns = clock_now(),
                           .pause_ns = PAUSE_LEAST_NS};
     atomic_store(&passages[gpu].drains_ns, phase == STRAGGLERS ? turn->since_ns : 0);
+    atomic_store(&passages[gpu].passing_ns, 0);
+    atomic_store(&passages[gpu].passes_ns, 0);
 }
 
 /* Looks whether the GPU has work. What is seen counts for half of the time since the last look, and of that until the next.
@@ -101,18 +104,32 @@ static uint64_t in_progress(int gpu) {
     return atomic_load(&passages[gpu].count) & ((UINT64_C(1) << PASSAGES_BEGUN_SHIFT) - 1);
 }
 
+static bool send_ending(const struct turn *turn, int gpu, uint64_t left_ns) {
+    return connection_send((struct governor_message){
+        .kind = GOVERNOR_ENDING, .gpu = (uint32_t)gpu, .turn = turn->number, .value = {left_ns, turn->waits}});
+}
+
 /* Says when the work will have ended, and again if that is sooner than it seemed: a mark was found done. */
 static void foretell(struct turn *turn, int gpu, uint64_t left_ns) {
     uint64_t ending = clock_now() + left_ns;
     if (left_ns == 0 || (turn->ending_ns != 0 && ending + PAUSE_LEAST_NS > turn->ending_ns))
         return;
     turn->ending_ns = ending;
-    send(GOVERNOR_ENDING, gpu, turn->number, left_ns);
+    send_ending(turn, gpu, left_ns);
+}
+
+/* Says when the work begins or ceases to only wait for memory. */
+static void tell_waits(struct turn *turn, int gpu) {
+    bool told = turn->waits;
+    turn->waits = queues_only_wait(gpu);
+    if (turn->waits != told && !send_ending(turn, gpu, 0))
+        turn->waits = told;
 }
 
 static uint64_t look_draining(struct turn *turn, int gpu, uint64_t now) {
     uint64_t left;
     if (!queues_drained(gpu, &left)) {
+        tell_waits(turn, gpu);
         foretell(turn, gpu, left);
         return wait_on(turn, now, left);
     }
@@ -181,7 +198,7 @@ static uint64_t look_ended(struct turn *turn, int gpu, uint64_t now) {
         next = look_draining(turn, gpu, now);
     if (turn->asked == 0 || turn->asked != turn->number)
         return next;
-    if (!(turn->phase == AWAY ? send_drained(turn, gpu) : send(GOVERNOR_ENDING, gpu, turn->number, 0)))
+    if (!(turn->phase == AWAY ? send_drained(turn, gpu) : send_ending(turn, gpu, 0)))
         return PAUSE_MOST_NS;
     turn->asked = 0;
     return next;

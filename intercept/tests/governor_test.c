@@ -386,6 +386,32 @@ static void test_a_turn_may_wait_for_a_launch(void) {
     CHECK(clock_now() >= end, "drained before it ended");
 }
 
+static void *launch_many(void *argument) {
+    struct launcher *launcher = argument;
+    set_current(launcher->context);
+    launcher->result = CUDA_SUCCESS;
+    for (int i = 0; i < 20 && launcher->result == CUDA_SUCCESS; i++)
+        launcher->result = launch(launcher->stream, 20 * MS);
+    return NULL;
+}
+
+/* A few, and no more before what they took has passed many times. */
+static void test_few_launches_pass(void) {
+    start(GATE_METERED);
+    struct launcher launcher = {.context = context, .stream = make_stream()};
+    CHECK(cuStreamWaitValue32_v2(make_stream(), 0, 0, 0) == CUDA_SUCCESS, "until it is written");
+    unsigned before = launches();
+    double_set(0, GATE_CLOSED, 1);
+    pthread_create(&launcher.thread, NULL, launch_many, &launcher);
+    while (launches() < before + 8)
+        clock_sleep(MS);
+    clock_sleep(2300 * MS); /* nothing is to happen */
+    CHECK(launches() == before + 8, "%u launches", launches() - before);
+    double_set(0, GATE_METERED, 2);
+    await_launcher(&launcher);
+    driver_release();
+}
+
 /* --- ends of turns ------------------------------------------------------------------------------------------------ */
 
 /* The agent has begun to wait for the end of what was launched in a stream. */
@@ -425,6 +451,19 @@ static void test_answers(void) {
     CHECK(double_await(GOVERNOR_DRAINED).turn == 1, "the turn");
     double_ask(0, 1);
     CHECK(double_await(GOVERNOR_DRAINED).turn == 1, "the turn again");
+}
+
+static void test_says_that_it_only_waits(void) {
+    start(GATE_METERED);
+    CHECK(cuStreamWaitValue32_v2(make_stream(), 0, 0, 0) == CUDA_SUCCESS, "until it is written");
+    launch(make_stream(), 30 * MS);
+    uint64_t end = clock_now() + 29 * MS;
+    double_revoke(0, 1);
+    while (double_await(GOVERNOR_ENDING).value[1] == 0) {
+    }
+    CHECK(clock_now() >= end, "it computed until then");
+    driver_release();
+    CHECK(double_await(GOVERNOR_DRAINED).turn == 1, "the turn");
 }
 
 static void await_drained(uint64_t turn) {
@@ -845,6 +884,8 @@ int main(int argc, char **argv) {
     RUN(test_a_kernel_may_wait_for_the_next);
     RUN(test_a_long_turn_waits_for_no_launch);
     RUN(test_a_turn_may_wait_for_a_launch);
+    RUN(test_few_launches_pass);
+    RUN(test_says_that_it_only_waits);
     RUN(test_drains_without_a_message);
     RUN(test_drains_a_turn_that_ended_before_it_joined);
     RUN(test_answers);
