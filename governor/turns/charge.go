@@ -156,12 +156,12 @@ func (g *GPU) chargeHold(ns float64) {
 	}
 }
 
-// wanting reports whether a claim wants the GPU: it waits for a turn, or uses its own.
+// wanting reports whether a claim wants the GPU: it waits for a turn, uses its own, or computes although that is over.
 func (g *GPU) wanting(c *claim) bool {
 	if !c.joined() || c.throttled {
 		return false
 	}
-	return c.wants || c.soon > g.now || c == g.holder && !g.draining && g.resting == 0
+	return c.wants || c.soon > g.now || c.straggles && c.computing(g) > 0 || c == g.holder && !g.draining && g.resting == 0
 }
 
 // forfeit takes from a claim that has been idle the credit beyond one turn, and gives it to those who owe it.

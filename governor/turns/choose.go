@@ -89,6 +89,9 @@ func (g *GPU) begin() bool {
 		g.held, g.heldFor = 0, nil
 		return false
 	}
+	if g.lets(c) && !c.called {
+		return false
+	}
 	waited := g.heldFor != nil
 	if g.held, g.heldFor = g.hold(c); g.held > g.now && !c.called {
 		return false
@@ -101,6 +104,19 @@ func (g *GPU) begin() bool {
 	g.reserve(c)
 	g.grant(c)
 	return true
+}
+
+// lets reports whether the GPU is let to a claim that has overrun its turn and is due more than another one: beside that one's
+// processes, it would have less.
+func (g *GPU) lets(c *claim) bool {
+	lets := false
+	for _, o := range g.list {
+		if o != c && o.straggles && o.part.Class == c.part.Class && o.computing(g) > 0 {
+			g.letting = g.now + g.shortest(c)
+			lets = lets || o.due() > c.due()
+		}
+	}
+	return lets
 }
 
 // hold returns until when the GPU stays free for a claim that pauses rather than being given to another; 0 if it does not. A
@@ -200,6 +216,8 @@ func (g *GPU) isOver(h *claim) bool {
 		return true
 	case g.rests():
 		return g.waiting(h) != nil || h.part.limited() || g.now >= g.resting+rest
+	case g.lets(h) && g.now >= g.granted+g.shortest(h):
+		return true
 	case rival == nil:
 		if g.end > 0 && g.now >= g.end { // one waits that cannot have it yet
 			g.end = g.now + g.shortest(h)

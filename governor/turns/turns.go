@@ -112,6 +112,8 @@ type GPU struct {
 	// held is until when a free GPU waits for a claim that pauses, heldFor; 0 if it does not.
 	held    time.Duration
 	heldFor *claim
+	// letting is when a free GPU that is let to a claim that has overrun its turn has to be looked at again; 0 if it is not.
+	letting time.Duration
 	// linked is whether programs use a claim of this GPU together with one of another.
 	linked bool
 	// atLeast is until when the holder keeps its turn although a higher class wants one: it is at its floor.
@@ -156,11 +158,13 @@ func (g *GPU) Next() (at time.Duration, ok bool) {
 	switch {
 	case g.holder == nil:
 		consider(g.held)
+		consider(g.letting)
 	case g.draining:
 		consider(g.deadline)
 		consider(g.ending)
 	default:
 		consider(g.end)
+		consider(g.letting)
 		if g.rests() {
 			consider(g.resting + rest)
 		}
@@ -212,6 +216,7 @@ func (g *GPU) Tick(now time.Duration) {
 
 // step makes the changes that are due, until none is.
 func (g *GPU) step() {
+	g.letting = 0
 	if g.linked {
 		g.stepTogether()
 		return

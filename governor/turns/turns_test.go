@@ -361,6 +361,20 @@ func TestShares_OfManyLongKernels(t *testing.T) {
 	}
 }
 
+// A claim with kernels that take longer than its deadline has its share beside one with many processes.
+func TestShares_OfALongKernelBesideMany(t *testing.T) {
+	n := newNode(30)
+	long := n.add(program{claim: "long", kernel: 2500 * ms, sync: true}, part(500))
+	many := n.add(program{claim: "many", kernel: 4 * ms}, part(500))
+	for range 9 {
+		n.add(program{claim: "many", kernel: 4 * ms}, part(500))
+	}
+	n.run(10*time.Second, 0)
+	had := busyFor(n, 2*time.Minute, long, many)
+	must.Less(t, 0.03, math.Abs(had[0]-0.5), must.Sprint(had))
+	must.Greater(t, 0.46, had[1], must.Sprint(had))
+}
+
 // A claim whose process only waits for memory takes no time: others have theirs as if it was not there.
 func TestWaits_IsNotCharged(t *testing.T) {
 	n := newNode(29)
