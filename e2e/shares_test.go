@@ -42,11 +42,17 @@ func startShares(t *testing.T, device ...string) *node.Node {
 // load starts a job that always wants the first GPU, and returns the name of its container in the record.
 func load(t *testing.T, n *node.Node, job string, slices int, config string) string {
 	t.Helper()
-	start(t, n, task{
+	return started(t, n, task{
 		job: job, image: loadImage, command: "load", args: []string{"--kernel", "1000", "--ready"},
 		devices: []string{onGPU(slices, 0)}, configExtra: config,
 	})
-	alloc := running(t, n, job)
+}
+
+// started starts a job that says when it is ready, and returns the name of its container in the record.
+func started(t *testing.T, n *node.Node, job task) string {
+	t.Helper()
+	start(t, n, job)
+	alloc := running(t, n, job.job)
 	saysLine(t, n, alloc.ID, "ready")
 	group, err := n.Group(deadline(t), alloc.ID, "t")
 	must.NoError(t, err)
@@ -133,14 +139,10 @@ func TestShares(t *testing.T) {
 // other has its share.
 func TestShares_Paused(t *testing.T) {
 	n := startShares(t)
-	start(t, n, task{
+	paused := started(t, n, task{
 		job: "paused", image: loadImage, command: "load", args: []string{"--kernel", "100000", "--ready"}, devices: []string{onGPU(14, 0)},
 	})
-	alloc := running(t, n, "paused")
-	saysLine(t, n, alloc.ID, "ready")
-	paused, err := n.Group(deadline(t), alloc.ID, "t")
-	must.NoError(t, err)
-	pid, err := n.InitPID(deadline(t), alloc.ID, "t")
+	pid, err := n.InitPID(deadline(t), running(t, n, "paused").ID, "t")
 	must.NoError(t, err)
 	other := load(t, n, "other", 126, "")
 	comesTo(t, n, 10, paused, other)
@@ -244,15 +246,10 @@ func TestShares_TwoGPUs(t *testing.T) {
 // loadTwoGPUs starts a job that launches each of its kernels on two GPUs, and returns the name of its container in the record.
 func loadTwoGPUs(t *testing.T, n *node.Node, job string, slices int, depth string) string {
 	t.Helper()
-	start(t, n, task{
+	return started(t, n, task{
 		job: job, image: loadImage, command: "load", args: []string{"--gpus", "2", "--kernel", "1000", "--depth", depth, "--ready"},
 		devices: []string{onGPU(slices, 0), onGPU(slices, 1)},
 	})
-	alloc := running(t, n, job)
-	saysLine(t, n, alloc.ID, "ready")
-	group, err := n.Group(deadline(t), alloc.ID, "t")
-	must.NoError(t, err)
-	return group
 }
 
 // gpuTimes are parts of a window, in percent, that containers had of GPUs, by the UUID and the container.

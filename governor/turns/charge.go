@@ -61,16 +61,17 @@ func (g *GPU) spend(from, passed time.Duration, holder *claim) {
 	if passed <= 0 {
 		return
 	}
+	has := func(c *claim) bool { return g.charged(c) && (c == holder || c != g.holder) }
 	computing, overran := 0.0, false
 	for _, c := range g.list {
-		if g.charged(c) && (c == holder || c != g.holder) {
+		if has(c) {
 			computing += c.computing(g)
 			overran = overran || c.straggles || c.tail && from >= g.tail+mostSwitch
 		}
 	}
 	for _, c := range g.list {
 		had := 0.0
-		if g.charged(c) && (c == holder || c != g.holder) {
+		if has(c) {
 			had = float64(passed)
 			if overran {
 				had *= c.computing(g) / max(computing, 1)
