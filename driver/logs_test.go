@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/task"
 )
 
@@ -49,7 +49,7 @@ func TestStart_NobodyReadsTheLogs(t *testing.T) {
 	cfg := withPipes(t, d.failing())
 	_, _, err := d.driver.StartTask(cfg)
 	must.ErrorContains(t, err, task.ErrLogsUnread.Error())
-	must.True(t, structs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.noTraces(cfg)
 }
 
