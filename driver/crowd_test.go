@@ -94,7 +94,7 @@ func (n *testNode) crowdTask(t *testing.T, root string) *drivers.TaskConfig {
 		AllocDir: filepath.Join(root, allocID), Env: map[string]string{"NOMAD_ALLOC_ID": allocID},
 		Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * size.MiB}}}
 	dirs := cfg.TaskDir()
-	for _, dir := range []string{dirs.SharedAllocDir, dirs.LocalDir, dirs.SecretsDir} {
+	for _, dir := range []string{dirs.LogDir, dirs.LocalDir, dirs.SecretsDir} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(&spec.TaskConfig{Image: n.reference, Command: "/bin/sh",
