@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/plugins"
 	"github.com/hashicorp/nomad/plugins/base"
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) {
 	mps.ChildMain()
 	simChildMain()
 	if os.Getenv(servePlugin) != "" {
-		plugins.Serve(func(logger hclog.Logger) any { return New(logger, "v0.0.1") })
+		ndevice.Serve(New(hclog.Default(), "v0.0.1"), hclog.Default())
 		return
 	}
 	os.Exit(m.Run())

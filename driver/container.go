@@ -11,7 +11,6 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/driver/userns"
@@ -88,14 +88,19 @@ func (d *Driver) createTask(ctx context.Context, s *startup, container container
 		stdin = file
 	}
 	streams := task.Streams(s.cfg, stdin, s.options.TTY, d.config.DisableLogCollection)
+	pinned, closePipes, err := task.Pin(streams)
+	if err != nil {
+		return nil, fmt.Errorf("open the pipes of the task's logs: %w", err)
+	}
+	defer closePipes()
 	unread := task.AwaitLogReaders(streams)
-	created, err := container.NewTask(ctx, streams)
+	created, err := container.NewTask(ctx, pinned)
 	errUnread := unread()
 	if err != nil {
 		return nil, d.startError(s, client.Cause(ctx, err))
 	}
 	if errUnread != nil {
-		return nil, nstructs.NewRecoverableError(fmt.Errorf("start the container: %w", errUnread), true)
+		return nil, recoverable.Error(fmt.Errorf("start the container: %w", errUnread))
 	}
 	return created, nil
 }

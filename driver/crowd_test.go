@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/go-plugin"
-	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
@@ -89,12 +89,12 @@ func (p *pluginProcess) memory(t *testing.T, name string) (bytes uint64) {
 // crowdTask is a task that needs no harness: its directories are bare, and nobody reads its logs.
 func (n *testNode) crowdTask(t *testing.T, root string) *drivers.TaskConfig {
 	t.Helper()
-	allocID := uuid.Generate()
-	cfg := &drivers.TaskConfig{AllocID: allocID, ID: allocID + "/task/" + uuid.Short(), Name: "task", JobID: "crowd",
+	allocID := uuid.NewString()
+	cfg := &drivers.TaskConfig{AllocID: allocID, ID: allocID + "/task/" + uuid.NewString()[:8], Name: "task", JobID: "crowd",
 		AllocDir: filepath.Join(root, allocID), Env: map[string]string{"NOMAD_ALLOC_ID": allocID},
 		Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * size.MiB}}}
 	dirs := cfg.TaskDir()
-	for _, dir := range []string{dirs.SharedAllocDir, dirs.LocalDir, dirs.SecretsDir} {
+	for _, dir := range []string{dirs.LogDir, dirs.LocalDir, dirs.SecretsDir} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(&spec.TaskConfig{Image: n.reference, Command: "/bin/sh",

@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
@@ -49,7 +49,7 @@ func TestDiskFull_WhilePulling(t *testing.T) {
 			err := d.startFails(edit)
 			must.ErrorContains(t, err, "no space left on device")
 			must.ErrorContains(t, err, "free space there")
-			must.True(t, nstructs.IsRecoverable(err))
+			must.True(t, recoverable.Is(err))
 			d.nothingPulled(ref, layer)
 			must.Less(t, 8<<20, used(t, dir))
 
@@ -69,7 +69,7 @@ func TestDiskFull_WhileReadingAnArchive(t *testing.T) {
 	_, _, err := d.StartTask(cfg)
 	must.ErrorContains(t, err, "no space left on device")
 	must.ErrorContains(t, err, "free space there")
-	must.True(t, nstructs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.nothingLeft(cfg)
 	must.Less(t, 8<<20, used(t, dir))
 	must.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=200m"))

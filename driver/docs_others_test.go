@@ -3,7 +3,7 @@ package driver
 // The options of the other drivers, one a line, as their schemas have them. Those of the plugin follow the word plugin;
 // those in a block are BLOCK.OPTION.
 
-// dockerOptions are those of drivers/docker/config.go in Nomad 1.11.1.
+// dockerOptions are those of drivers/docker/config.go in Nomad 1.11.3.
 const dockerOptions = `image
 advertise_ipv6_address
 args

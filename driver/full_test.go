@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
@@ -63,7 +63,7 @@ func TestFull_DiskWhileStarting(t *testing.T) {
 	_, _, err := d.driver.StartTask(cfg)
 	must.ErrorContains(t, err, unix.ENOSPC.Error())
 	must.ErrorContains(t, err, "a disk of this node is full")
-	must.True(t, structs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.noTraces(cfg)
 
 	makeRoom()

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
@@ -76,7 +76,7 @@ func TestGPU_MPS(t *testing.T) {
 	m.reserved(early, claim.ModeMPS, share, "void")
 	_, _, err := m.StartTask(early)
 	must.ErrorContains(t, err, "the MPS control daemon of GPU "+testGPU+" does not run")
-	must.True(t, nstructs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	m.nothingLeft(early)
 
 	dir := mpsdir.Of(m.config.RunDir, testGPU)

@@ -15,10 +15,9 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/drivers/shared/capabilities"
-	"github.com/hashicorp/nomad/helper/uuid"
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
@@ -32,6 +31,7 @@ import (
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/internal/nomadtest"
 	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
@@ -247,21 +247,15 @@ func (d *testDriver) newTask(script string, logs bool, edit ...func(*spec.TaskCo
 	for _, e := range edit {
 		e(options)
 	}
-	allocID := uuid.Generate()
+	allocID := uuid.NewString()
 	cfg := &drivers.TaskConfig{
 		AllocID:       allocID,
-		ID:            allocID + "/task/" + uuid.Short(),
+		ID:            allocID + "/task/" + uuid.NewString()[:8],
 		Name:          "task",
 		TaskGroupName: "group",
 		JobID:         "job",
 		Namespace:     "default",
-		Resources: &drivers.Resources{
-			NomadResources: &structs.AllocatedTaskResources{
-				Memory: structs.AllocatedMemoryResources{MemoryMB: 64},
-				Cpu:    structs.AllocatedCpuResources{CpuShares: 100},
-			},
-			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * size.MiB},
-		},
+		Resources:     nomadtest.Resources(drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * size.MiB}, 100, 64, 0),
 	}
 	must.NoError(d.t, cfg.EncodeConcreteDriverConfig(options))
 	// The harness closes its connection to the driver along with a task's directories.

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/task"
 )
 
@@ -49,7 +49,7 @@ func TestStart_NobodyReadsTheLogs(t *testing.T) {
 	cfg := withPipes(t, d.failing())
 	_, _, err := d.driver.StartTask(cfg)
 	must.ErrorContains(t, err, task.ErrLogsUnread.Error())
-	must.True(t, structs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.noTraces(cfg)
 }
 
@@ -90,6 +90,54 @@ func TestLogs_ReaderDies(t *testing.T) {
 		data, _ := os.ReadFile(cfg.StdoutPath + ".log")
 		return inARow(string(data)) > 50
 	})
+}
+
+// A task that could replace a pipe of its logs by a link would read with Nomad's log process, and write with the shim, any file of
+// the host.
+func TestLogs_TaskCannotReplaceItsPipes(t *testing.T) {
+	d := newTestDriver(t)
+	result, out := d.run(d.newTask(`
+		cd /alloc && touch data/mine && ls -A logs | grep -c fifo
+		! touch logs/mine && ! rm logs/.task.stdout.fifo && ! mv logs other && ! mv logs/.task.stderr.fifo data && echo refused`, true),
+		"2\nrefused\n")
+	must.True(t, result.Successful(), must.Sprint(out))
+}
+
+// Not all that can write to the pipes' directory is a task of this driver's.
+func TestStart_LinkInPlaceOfALogPipe(t *testing.T) {
+	d := newTestDriver(t)
+	victim := filepath.Join(t.TempDir(), "shadow")
+	must.NoError(t, os.WriteFile(victim, []byte("root\n"), 0o600))
+	for name, attack := range map[string]func(t *testing.T, cfg *drivers.TaskConfig){
+		"files": func(t *testing.T, cfg *drivers.TaskConfig) {
+			for _, path := range []string{cfg.StdoutPath, cfg.StderrPath} {
+				must.NoError(t, os.Remove(path))
+				must.NoError(t, os.Symlink(victim, path))
+			}
+		},
+		"directory": func(t *testing.T, cfg *drivers.TaskConfig) {
+			logs := filepath.Dir(cfg.StdoutPath)
+			must.NoError(t, os.Rename(logs, logs+".moved"))
+			must.NoError(t, os.Symlink(logs+".moved", logs))
+		},
+		"hard link": func(t *testing.T, cfg *drivers.TaskConfig) {
+			must.NoError(t, os.Remove(cfg.StderrPath))
+			must.NoError(t, os.Link(victim, cfg.StderrPath))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := d.in(t)
+			cfg := withPipes(t, d.newTask("echo overwritten; echo overwritten >&2", false))
+			attack(t, cfg)
+			_, _, err := d.driver.StartTask(cfg)
+			must.ErrorContains(t, err, "open the pipes of the task's logs")
+			must.False(t, recoverable.Is(err), must.Sprint("so that Nomad places the task anew, in another directory"))
+			content, err := os.ReadFile(victim)
+			must.NoError(t, err)
+			must.Eq(t, "root\n", string(content))
+			d.nothingLeft(cfg)
+		})
+	}
 }
 
 // inARow returns how many lines at the end of a log have consecutive numbers.

@@ -113,6 +113,14 @@ func TestOption_Resources(t *testing.T) {
 	must.Eq(t, "0", lines[2])
 }
 
+func TestOption_UnlimitedMemory(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("head -c 200m /dev/zero | tail -c 200m | wc -c")
+	cfg.Resources.NomadResources.Memory.MemoryMaxMB = -1
+	result, _ := d.run(cfg, fmt.Sprint(200*size.MiB))
+	must.True(t, result.Successful())
+}
+
 func TestOption_OOM(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task("tail -c 200m /dev/zero")

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -109,10 +109,10 @@ func TestReconcile_Cgroups(t *testing.T) {
 		must.SliceEmpty(t, removed)
 		return
 	}
-	alloc := uuid.Generate()
+	alloc := uuid.NewString()
 	must.NoError(t, os.Mkdir(filepath.Join(root, alloc), 0o755))
 	d.driver.agents.NoteTask(&drivers.TaskConfig{AllocDir: filepath.Join(root, alloc), AllocID: alloc})
-	kept := append(newScope(t, alloc+".frozen", cgroup.Freezer), newScope(t, uuid.Generate()+".another-agents", "cpu", "pids")...)
+	kept := append(newScope(t, alloc+".frozen", cgroup.Freezer), newScope(t, uuid.NewString()+".another-agents", "cpu", "pids")...)
 	kept = append(kept, newScope(t, "share", "cpu")...)
 	kept = append(kept, newScope(t, alloc, "cpu")...)
 	busy := newScope(t, alloc+".busy", "cpu", "pids")

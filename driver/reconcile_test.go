@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/typeurl/v2"
-	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
@@ -290,7 +290,7 @@ func TestStart_AgainByAnotherAgent(t *testing.T) {
 	d, _ := reconciled(t, nil)
 	anew := func(cfg *drivers.TaskConfig) *drivers.TaskConfig {
 		again := *cfg
-		again.ID = cfg.AllocID + "/" + cfg.Name + "/" + uuid.Short()
+		again.ID = cfg.AllocID + "/" + cfg.Name + "/" + uuid.NewString()[:8]
 		return &again
 	}
 	t.Run("after the start", func(t *testing.T) {

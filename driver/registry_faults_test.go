@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
@@ -54,7 +54,7 @@ func TestRegistry_StalledMidLayer(t *testing.T) {
 	must.ErrorContains(t, err, "no progress for 2s")
 	must.ErrorContains(t, err, "pull_activity_timeout")
 	must.ErrorContains(t, err, " of ")
-	must.True(t, nstructs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.nothingPulled(ref, layer)
 }
 
@@ -65,7 +65,7 @@ func TestRegistry_NeverAnswers(t *testing.T) {
 	reg.spoilWith(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
 	err := d.startFails(func(c *spec.TaskConfig) { c.Image = ref })
 	must.ErrorContains(t, err, "no progress for 500ms (the registry has not answered)")
-	must.True(t, nstructs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.nothingPulled(ref, layer)
 }
 
@@ -77,7 +77,7 @@ func TestRegistry_SlowerThanTheTaskAllows(t *testing.T) {
 	err := d.startFails(func(c *spec.TaskConfig) { c.Image, c.ImagePullTimeout = ref, "700ms" })
 	must.ErrorContains(t, err, "not done after 700ms")
 	must.ErrorContains(t, err, "image_pull_timeout")
-	must.True(t, nstructs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.nothingPulled(ref, layer)
 }
 
@@ -110,7 +110,7 @@ func TestRegistry_BreaksMidLayerAlways(t *testing.T) {
 	err := d.startFails(func(c *spec.TaskConfig) { c.Image = ref })
 	must.ErrorContains(t, err, "pull image")
 	must.ErrorContains(t, err, "EOF")
-	must.True(t, nstructs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.nothingPulled(ref, layer)
 }
 
@@ -136,7 +136,7 @@ func TestRegistry_Refuses(t *testing.T) {
 			reg.spoilWith(answer(c.status))
 			err := d.startFails(func(o *spec.TaskConfig) { o.Image = ref })
 			must.ErrorContains(t, err, c.want)
-			must.Eq(t, c.recoverable, nstructs.IsRecoverable(err))
+			must.Eq(t, c.recoverable, recoverable.Is(err))
 			d.nothingPulled(ref, layer)
 		})
 		t.Run(c.name+" at a layer", func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestRegistry_CaptivePortal(t *testing.T) {
 			reg.spoilWith(spoil)
 			err := d.startFails(func(o *spec.TaskConfig) { o.Image = ref })
 			must.ErrorContains(t, err, "instead of the registry a web page answered")
-			must.True(t, nstructs.IsRecoverable(err))
+			must.True(t, recoverable.Is(err))
 			d.nothingPulled(ref, layer)
 		})
 	}
@@ -209,7 +209,7 @@ func TestPull_BrokenImages(t *testing.T) {
 			must.NoError(t, err)
 			err = d.startFails(func(o *spec.TaskConfig) { o.Image, o.ForcePull = ref, true })
 			must.ErrorContains(t, err, c.want)
-			must.False(t, nstructs.IsRecoverable(err), must.Sprint(err))
+			must.False(t, recoverable.Is(err), must.Sprint(err))
 		})
 	}
 	cfg := d.failing(func(o *spec.TaskConfig) { o.Image = "oci-archive:local/empty.tar" })
@@ -254,7 +254,7 @@ func TestHugeConfiguration(t *testing.T) {
 		must.NoError(t, err)
 		err = d.startFails(func(c *spec.TaskConfig) { c.Image = ref })
 		must.ErrorContains(t, err, tooLarge)
-		must.False(t, nstructs.IsRecoverable(err), must.Sprint(err))
+		must.False(t, recoverable.Is(err), must.Sprint(err))
 	})
 	for name, mediaType := range map[string]types.MediaType{
 		"as it is": types.OCIConfigJSON, "as a layer": types.OCIUncompressedLayer,

@@ -9,7 +9,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/tranche-gpu/tranche/driver/client"
@@ -19,6 +18,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/driver/task"
@@ -238,8 +238,8 @@ func (d *Driver) removeOlderContainers(ctx context.Context, s *startup) (release
 		d.logger.Info("removing a container that an earlier run of the task left", "container", container.ID())
 		if err := d.removeOlder(ctx, container.ID()); err != nil {
 			releaseLogs()
-			return nil, nstructs.NewRecoverableError(fmt.Errorf("remove container %s, which an earlier run of the task "+
-				"left: %w", container.ID(), err), true)
+			return nil, recoverable.Error(fmt.Errorf("remove container %s, which an earlier run of the task "+
+				"left: %w", container.ID(), err))
 		}
 	}
 	return releaseLogs, nil
@@ -264,16 +264,16 @@ func (d *Driver) addCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(cause, client.ErrUnavailable) && errors.As(err, new(client.UnavailableError)):
-		return nstructs.NewRecoverableError(err, true)
+		return recoverable.Error(err)
 	case errors.Is(cause, client.ErrUnavailable):
-		return nstructs.NewRecoverableError(fmt.Errorf("%w; containerd at %s has not answered for %s, check that it runs",
-			err, d.config.ContainerdAddress, d.startPatience), true)
+		return recoverable.Error(fmt.Errorf("%w; containerd at %s has not answered for %s, check that it runs",
+			err, d.config.ContainerdAddress, d.startPatience))
 	case errors.Is(cause, errSuperseded):
 		return fmt.Errorf("%w: %w", cause, err)
 	case client.IsDiskFull(err):
-		return nstructs.NewRecoverableError(fmt.Errorf("%w; a disk of this node is full: make room on the file systems of "+
+		return recoverable.Error(fmt.Errorf("%w; a disk of this node is full: make room on the file systems of "+
 			"containerd's root and state directories (mostly /var/lib/containerd and /run/containerd) and of Nomad's "+
-			"data directory", err), true)
+			"data directory", err))
 	}
 	return err
 }

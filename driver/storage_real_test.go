@@ -532,7 +532,7 @@ func TestStorage_ViewGoesBeforeTheContainerComes(t *testing.T) {
 		Options: *s.options.StorageOptions(), Image: i})
 	must.NoError(t, err)
 	must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, storage.AnonymousDir, storage.AnonymousName("/data"), "a"))
-	must.Len(t, 2, mounttest.Below(t, d.driver.runDir)) // the place for pinned sources, and the volume's
+	must.Len(t, 3, mounttest.Below(t, d.driver.runDir)) // the place for pinned sources, the logs and the volume
 	prepared.Release()
 	d.noStorageLeft(cfg)
 }

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/failpoint"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/internal/needs"
 )
@@ -92,7 +92,7 @@ func TestUnavailable_StartTask(t *testing.T) {
 	d.withoutContainerd()
 	_, _, err := d.driver.StartTask(cfg)
 	must.ErrorContains(t, err, "containerd at "+d.node.containerd.Address+" does not answer")
-	must.True(t, structs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 }
 
 // containerd becomes unavailable during a start, and does not come back in time.
@@ -114,7 +114,7 @@ func TestUnavailable_InStartTask(t *testing.T) {
 			_, _, err := d.driver.StartTask(cfg)
 			must.ErrorContains(t, err, d.node.containerd.Address)
 			must.Eq(t, 1, strings.Count(err.Error(), "check that it runs"), must.Sprint(err))
-			must.True(t, structs.IsRecoverable(err), must.Sprint(err))
+			must.True(t, recoverable.Is(err), must.Sprint(err))
 			must.Less(t, time.Minute, time.Since(began))
 			must.NoError(t, d.node.containerd.Restart(d.ctx))
 			d.noTraces(cfg)
@@ -141,7 +141,7 @@ func TestUnavailable_RestartInStartTask(t *testing.T) {
 				d.stdout(cfg, "life ")
 				must.NoError(t, d.DestroyTask(cfg.ID, true))
 			} else {
-				must.True(t, structs.IsRecoverable(err), must.Sprint(err))
+				must.True(t, recoverable.Is(err), must.Sprint(err))
 				must.ErrorContains(t, err, "containerd")
 			}
 			d.noTraces(cfg)

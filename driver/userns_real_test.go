@@ -10,7 +10,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/image-spec/identity"
 	"github.com/shoenig/test/must"
@@ -19,6 +18,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/network/networktest"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/userns"
 	"github.com/tranche-gpu/tranche/e2e/images"
@@ -161,7 +161,7 @@ func TestOption_UsernsNoTwoShareIDs(t *testing.T) {
 	fourth := d.failing(ownUsers)
 	_, _, err = d.StartTask(fourth)
 	must.ErrorContains(t, err, "231072:196608, are in use")
-	must.True(t, nstructs.IsRecoverable(err))
+	must.True(t, recoverable.Is(err))
 	d.nothingLeft(fourth)
 
 	must.NoError(t, d.driver.DestroyTask(first.ID, true))

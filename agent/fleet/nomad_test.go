@@ -204,7 +204,7 @@ func (b *browser) do(r *http.Request) *httptest.ResponseRecorder {
 // gpuNode returns a node with GPUs in slices.
 func gpuNode(name string, gpus, slices int) *api.NodeListStub {
 	n := &api.NodeListStub{
-		ID: name + "-id", Name: name, Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady, Version: "1.11.1",
+		ID: name + "-id", Name: name, Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady, Version: "1.11.3",
 		SchedulingEligibility: api.NodeSchedulingEligible, NodeResources: &api.NodeResources{},
 	}
 	for i := range gpus {

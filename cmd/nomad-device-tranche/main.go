@@ -6,7 +6,7 @@ import (
 	"os/signal"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/plugins"
+	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/cmd/internal/agent"
@@ -32,5 +32,6 @@ func main() {
 		watch.Gone(0)
 		os.Exit(0)
 	}()
-	plugins.Serve(func(logger hclog.Logger) any { return device.New(logger, version.Version) })
+	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true})
+	ndevice.Serve(device.New(logger, version.Version), logger)
 }

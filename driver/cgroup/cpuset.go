@@ -10,9 +10,10 @@ import (
 	"strconv"
 	"strings"
 
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 )
 
 // JoinCpuset puts a process of the task, and so its children, into the cpuset that Nomad has for it.
@@ -42,8 +43,8 @@ func write(dir, name, value string) error {
 	case err == nil, errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, unix.ENOSPC):
-		return nstructs.NewRecoverableError(fmt.Errorf("put the task into Nomad's cpuset: %w: no core is left that other tasks "+
-			"have not reserved", err), true)
+		return recoverable.Error(fmt.Errorf("put the task into Nomad's cpuset: %w: no core is left that other tasks "+
+			"have not reserved", err))
 	}
 	return fmt.Errorf("put the task into Nomad's cpuset: %w", err)
 }

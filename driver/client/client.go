@@ -11,9 +11,10 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 )
 
 // CallTimeout bounds a call to containerd that should take no time. Calls wait for an unavailable containerd, so this is
@@ -123,8 +124,8 @@ func (c *Client) CheckServing() error {
 		err = errors.New("it is up but not serving")
 	}
 	if err != nil {
-		return nstructs.NewRecoverableError(fmt.Errorf("containerd at %s does not answer: %w; check that it runs",
-			c.Address, err), true)
+		return recoverable.Error(fmt.Errorf("containerd at %s does not answer: %w; check that it runs",
+			c.Address, err))
 	}
 	return nil
 }

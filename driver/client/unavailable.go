@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 )
 
 // shortPatience is how long containerd may be unavailable before ShortCall gives up.
@@ -79,8 +80,8 @@ func (e UnavailableError) Unwrap() error { return e.error }
 // Recoverable marks an error as worth another try if containerd could not be reached.
 func (c *Client) Recoverable(err error) error {
 	if IsUnavailable(err) {
-		return nstructs.NewRecoverableError(UnavailableError{fmt.Errorf("%w; containerd at %s is unavailable, check that it runs",
-			err, c.Address)}, true)
+		return recoverable.Error(UnavailableError{fmt.Errorf("%w; containerd at %s is unavailable, check that it runs",
+			err, c.Address)})
 	}
 	return err
 }

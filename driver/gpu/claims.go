@@ -14,10 +14,10 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/go-hclog"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/compute"
@@ -174,7 +174,7 @@ func (c *Claims) Missing(ctx context.Context, p *Prepared) []string {
 func retriable(err error) error {
 	var passing interface{ Retriable() bool }
 	if errors.As(err, &passing) && passing.Retriable() {
-		return nstructs.NewRecoverableError(err, true)
+		return recoverable.Error(err)
 	}
 	return err
 }

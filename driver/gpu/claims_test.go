@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 )
@@ -76,7 +76,7 @@ func TestPrepare_WhichErrorsPass(t *testing.T) {
 			tc.spoil(t, c, env, made)
 			_, err = c.Prepare(t.Context(), &drivers.TaskConfig{DeviceEnv: env}, "c1", Options{})
 			must.ErrorContains(t, err, tc.want)
-			must.Eq(t, tc.passing, nstructs.IsRecoverable(err), must.Sprint(err))
+			must.Eq(t, tc.passing, recoverable.Is(err), must.Sprint(err))
 		})
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 )
@@ -53,7 +53,7 @@ func TestBegin_AndGiveUp(t *testing.T) {
 	must.NoError(t, err)
 	err = c.Begin(t.Context(), cfg)
 	must.ErrorContains(t, err, "were given to claim "+external.ID)
-	must.False(t, nstructs.IsRecoverable(err), must.Sprint("so that Nomad places the task anew, with other slices"))
+	must.False(t, recoverable.Is(err), must.Sprint("so that Nomad places the task anew, with other slices"))
 	c.GiveUp(t.Context(), cfg)
 	must.NoError(t, ledger.Cancel(t.Context(), external.ID))
 	must.NoError(t, c.Begin(t.Context(), cfg))

@@ -21,11 +21,11 @@ import (
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/errdefs"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 )
 
 // pullLeaseLife is after what time containerd removes what a pull has fetched if the driver has not. No pull takes so long.
@@ -80,8 +80,8 @@ func (s *Store) download(ctx context.Context, p *pull, prog *progress) (containe
 	case err == nil:
 		return pulled, nil
 	case errors.As(cause, &stalled):
-		return nil, nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w: %w", p.source.given, stalled,
-			withoutQueries{err}), true)
+		return nil, recoverable.Error(fmt.Errorf("pull image %q: %w: %w", p.source.given, stalled,
+			withoutQueries{err}))
 	}
 	return nil, s.pullError(p, search, err)
 }
@@ -202,8 +202,8 @@ func (r checkedResolver) Resolve(ctx context.Context, ref string) (name string, 
 // pullError says what is wrong with a pull, what to do, and whether another try can help.
 func (s *Store) pullError(p *pull, search *credentialSearch, err error) error {
 	if failure := search.failure(); failure != nil {
-		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w; mend this, or set auth_soft_fail to pull without",
-			p.source.given, failure), true)
+		return recoverable.Error(fmt.Errorf("pull image %q: %w; mend this, or set auth_soft_fail to pull without",
+			p.source.given, failure))
 	}
 	return explainPull(p.source, p.options.platformName(), search.used(), err)
 }
@@ -212,7 +212,7 @@ func (s *Store) pullError(p *pull, search *credentialSearch, err error) error {
 func explainPull(source imageSource, platform, credentials string, err error) error {
 	err = withoutQueries{err}
 	recoverable := func(format string, args ...any) error {
-		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: "+format, append([]any{source.given}, args...)...), true)
+		return recoverable.Error(fmt.Errorf("pull image %q: "+format, append([]any{source.given}, args...)...))
 	}
 	status := registryStatus(err)
 	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
@@ -266,8 +266,8 @@ func noSpace(err error) error {
 	if !client.IsDiskFull(err) {
 		return err
 	}
-	return nstructs.NewRecoverableError(fmt.Errorf("%w; the disk with containerd's root directory is full: free space there, "+
-		"for example by removing images that nothing needs, or shorten the plugin's gc.image_delay", err), true)
+	return recoverable.Error(fmt.Errorf("%w; the disk with containerd's root directory is full: free space there, "+
+		"for example by removing images that nothing needs, or shorten the plugin's gc.image_delay", err))
 }
 
 // withoutQueries is an error whose text shows the URLs in it without their queries. A registry may redirect to storage

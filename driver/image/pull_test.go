@@ -9,8 +9,9 @@ import (
 
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 )
 
 func TestPullError_ShowsNoQuery(t *testing.T) {
@@ -74,7 +75,7 @@ func TestExplainPull(t *testing.T) {
 			err := explainPull(imageSource{given: "app", reference: "app:1"}, "linux/amd64", c.credentials, c.err)
 			must.ErrorContains(t, err, c.want)
 			must.ErrorContains(t, err, `pull image "app"`)
-			must.Eq(t, c.recoverable, nstructs.IsRecoverable(err))
+			must.Eq(t, c.recoverable, recoverable.Is(err))
 		})
 	}
 }

@@ -8,9 +8,9 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 )
 
 // pulls are the shared pulls in progress. The zero value is ready.
@@ -61,8 +61,8 @@ func (s *Store) fetch(ctx context.Context, r *Request, source imageSource) (cont
 	if s.client.Context().Err() != nil {
 		return nil, fmt.Errorf("pull image %q: the plugin is shutting down: %w", source.given, ctx.Err())
 	}
-	return nil, nstructs.NewRecoverableError(fmt.Errorf("pull image %q: not done after %s%s: %w; raise image_pull_timeout "+
-		"if the image is large or the registry slow", source.given, r.PullTimeout, s.fetched(p), ctx.Err()), true)
+	return nil, recoverable.Error(fmt.Errorf("pull image %q: not done after %s%s: %w; raise image_pull_timeout "+
+		"if the image is large or the registry slow", source.given, r.PullTimeout, s.fetched(p), ctx.Err()))
 }
 
 // join adds the request to the waiters of the pull of its image, which starts if there is none.

@@ -17,11 +17,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/hashicorp/go-hclog"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 	"github.com/tranche-gpu/tranche/internal/keylock"
 )
 
@@ -174,9 +174,9 @@ func (s *Store) fetchKept(ctx context.Context, r *Request, source imageSource) (
 			return nil, errNoLayers(source)
 		}
 		if try == fetchTries {
-			return nil, nstructs.NewRecoverableError(fmt.Errorf("image %q was removed from containerd %d times before "+
+			return nil, recoverable.Error(fmt.Errorf("image %q was removed from containerd %d times before "+
 				"the task could use it; stop what removes images from containerd's namespace %q", source.given, try,
-				s.client.Namespace), true)
+				s.client.Namespace))
 		}
 	}
 }

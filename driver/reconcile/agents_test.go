@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 )
 
 func TestAgents_KnowsAllocsWhoseDirectoryIsGone(t *testing.T) {
-	root, alloc, other := t.TempDir(), uuid.Generate(), uuid.Generate()
+	root, alloc, other := t.TempDir(), uuid.NewString(), uuid.NewString()
 	dir := filepath.Join(root, alloc)
 	must.NoError(t, os.Mkdir(dir, 0o755))
 	var a Agents

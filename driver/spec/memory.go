@@ -17,6 +17,9 @@ import (
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
+// unlimitedMemory is the memory_max of tasks that Nomad places by their memory, and that may use more without a limit.
+const unlimitedMemory = -1
+
 // unlimitedSwap is the memory_swap of tasks that may swap as much as the node can.
 const unlimitedSwap = -1
 
@@ -25,12 +28,15 @@ const unlimitedSwap = -1
 func withMemory(cfg *drivers.TaskConfig, limitSwap bool) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		limit, reservation := MemoryBytes(cfg)
-		if limit <= 0 {
+		if limit <= 0 && reservation <= 0 {
 			return nil
 		}
-		memory := &specs.LinuxMemory{Limit: &limit}
-		if limitSwap {
-			memory.Swap = &limit
+		memory := &specs.LinuxMemory{}
+		if limit > 0 {
+			memory.Limit = &limit
+			if limitSwap {
+				memory.Swap = &limit
+			}
 		}
 		if reservation > 0 {
 			memory.Reservation = &reservation
@@ -40,7 +46,7 @@ func withMemory(cfg *drivers.TaskConfig, limitSwap bool) oci.SpecOpts {
 	})
 }
 
-// MemoryBytes returns the task's memory limit, and what of it is reserved where that is less; 0 for none.
+// MemoryBytes returns the task's memory limit, and what is reserved for it where that is less; 0 for none.
 func MemoryBytes(cfg *drivers.TaskConfig) (limit, reservation int64) {
 	if cfg.Resources == nil {
 		return 0, 0
@@ -49,6 +55,9 @@ func MemoryBytes(cfg *drivers.TaskConfig) (limit, reservation int64) {
 		limit = linux.MemoryLimitBytes
 	}
 	if nomad := cfg.Resources.NomadResources; nomad != nil {
+		if nomad.Memory.MemoryMaxMB == unlimitedMemory {
+			return 0, nomad.Memory.MemoryMB * size.MiB
+		}
 		if nomad.Memory.MemoryMaxMB > nomad.Memory.MemoryMB {
 			reservation = nomad.Memory.MemoryMB * size.MiB
 		}

@@ -24,6 +24,14 @@ func TestWithMemory(t *testing.T) {
 	must.Eq(t, 64*size.MiB, *memory.Reservation)
 	must.Nil(t, memory.Swap)
 
+	unlimited := withMemory(resourcesOf(drivers.LinuxResources{MemoryLimitBytes: 64 * size.MiB}, 64, -1), true)
+	memory = apply(t, unlimited).Linux.Resources.Memory
+	must.Nil(t, memory.Limit)
+	must.Nil(t, memory.Swap)
+	must.Eq(t, 64*size.MiB, *memory.Reservation)
+	_, err := tryApply(unlimited, withMemorySwap(&TaskConfig{MemorySwap: "128MiB"}, true))
+	must.ErrorContains(t, err, "no limit of memory")
+
 	must.Nil(t, apply(t, withMemory(&drivers.TaskConfig{}, true)).Linux.Resources)
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
@@ -16,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
 	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/internal/nomadtest"
 )
 
 // apply applies options to an empty spec.
@@ -37,12 +37,7 @@ func tryApply(opts ...oci.SpecOpts) (*Spec, error) {
 }
 
 func resourcesOf(linux drivers.LinuxResources, memoryMB, memoryMaxMB int64) *drivers.TaskConfig {
-	return &drivers.TaskConfig{AllocID: "alloc", Name: "web", Resources: &drivers.Resources{
-		LinuxResources: &linux,
-		NomadResources: &structs.AllocatedTaskResources{
-			Memory: structs.AllocatedMemoryResources{MemoryMB: memoryMB, MemoryMaxMB: memoryMaxMB},
-		},
-	}}
+	return &drivers.TaskConfig{AllocID: "alloc", Name: "web", Resources: nomadtest.Resources(linux, 0, memoryMB, memoryMaxMB)}
 }
 
 type modifierFunc func(*specs.Spec) error

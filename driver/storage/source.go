@@ -49,6 +49,18 @@ func (m *mountSources) mount(ctx context.Context, w wantedMount) (specs.Mount, e
 	return Bind(source, w.target, w.propagation, w.readonly), err
 }
 
+// logs mounts the directory with the pipes of the allocation's logs again, below the allocation's, so that tasks cannot write to it:
+// Nomad's log process follows a link that takes the place of a pipe.
+func (m *mountSources) logs() (specs.Mount, error) {
+	dirs := m.request.Task.TaskDir()
+	rel, err := filepath.Rel(m.request.Task.AllocDir, dirs.LogDir)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	source, err := m.pin(rel, false)
+	return Bind(source, path.Join(allocDirInContainer, path.Base(rel)), Private, true), err
+}
+
 // tmpfsMount mounts a tmpfs on which nothing can be run unless the job says so, as docker does.
 func tmpfsMount(w wantedMount) specs.Mount {
 	options := append([]string{"nosuid", "nodev", "noexec"}, w.tmpfs...)

@@ -111,6 +111,11 @@ func (s *Storage) Prepare(ctx context.Context, r *Request) (_ *Prepared, err err
 			return nil, fmt.Errorf("volume_mount at %s: propagation_mode = %q: %w", m.TaskPath, m.PropagationMode, err)
 		}
 	}
+	logs, err := sources.logs()
+	if err != nil {
+		return nil, err
+	}
+	p.mounts = append(p.mounts, logs)
 	for _, w := range append(wanted, fromImage...) {
 		m, err := sources.mount(ctx, w)
 		if err != nil {

@@ -12,8 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
-	"github.com/tranche-gpu/tranche/driver/spec"
-	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // firstSignalStatus is what a shell, and containerd, adds to the number of the signal that ended a process.
@@ -168,10 +166,9 @@ func (h *Handle) exitResult(notice exitNotice) *drivers.ExitResult {
 		result.Signal = signal
 	}
 	if h.oomCausedEnd(notice) {
-		limit, _ := spec.MemoryBytes(h.Config)
 		result.OOMKilled = true
-		result.Err = fmt.Errorf("out of memory: the kernel ended a process of the task at its limit of %d MiB; raise "+
-			"memory or memory_max in the task's resources block if it needs more", limit/size.MiB)
+		result.Err = fmt.Errorf("out of memory: the kernel ended a process of the task%s; raise "+
+			"memory or memory_max in the task's resources block if it needs more", h.atMemoryLimit())
 	}
 	return result
 }

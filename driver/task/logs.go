@@ -3,7 +3,9 @@ package task
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cio"
@@ -30,6 +32,75 @@ func Streams(cfg *drivers.TaskConfig, stdin string, tty, discard bool) cio.Creat
 	return func(string) (cio.IO, error) { return shimIO(config), nil }
 }
 
+// Pin returns the streams with other paths for Nomad's pipes, which lead to the same pipes until close is called, whatever a task
+// puts in their place: the shim writes, as root, to what it finds there.
+func Pin(streams cio.Creator) (pinned cio.Creator, closePipes func(), err error) {
+	var files []*os.File
+	closePipes = func() {
+		for _, file := range files {
+			_ = file.Close()
+		}
+	}
+	io, err := streams("")
+	if err != nil {
+		return nil, nil, err
+	}
+	config := io.Config()
+	for _, path := range []*string{&config.Stdout, &config.Stderr} {
+		if noPipe(*path) {
+			continue
+		}
+		file, err := findPipe(*path)
+		if err != nil {
+			closePipes()
+			return nil, nil, err
+		}
+		files = append(files, file)
+		*path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd())
+	}
+	return func(string) (cio.IO, error) { return shimIO(config), nil }, closePipes, nil
+}
+
+// findPipe returns the pipe at a path, to be opened by its descriptor. Tasks may write to the directory that it is in, and to the
+// one above that, so neither of the two is a link.
+func findPipe(path string) (*os.File, error) {
+	above := filepath.Dir(filepath.Dir(path))
+	name, err := filepath.Rel(above, path)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := unix.Open(above, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: above, Err: err}
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	file := os.NewFile(uintptr(fd), path)
+	info, err := file.Stat()
+	if err == nil && info.Mode().Type() != os.ModeNamedPipe {
+		err = fmt.Errorf("%s is not the named pipe that Nomad made", path)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// openPipe opens the pipe at a path without waiting for its other end.
+func openPipe(path string, access int) (fd int, err error) {
+	file, err := findPipe(path)
+	if err != nil {
+		return -1, err
+	}
+	defer file.Close()
+	return unix.Open(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), access|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+}
+
 // noPipe reports whether Nomad collects no logs of a stream.
 func noPipe(path string) bool { return path == "" || path == os.DevNull }
 
@@ -52,7 +123,7 @@ func keepOpen(paths []string) (release func()) {
 	var held []int
 	for _, path := range paths {
 		// Without a reader, opening fails, and there is nothing to keep.
-		if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+		if fd, err := openPipe(path, unix.O_WRONLY); err == nil {
 			held = append(held, fd)
 		}
 	}
@@ -95,7 +166,7 @@ func AwaitLogReaders(streams cio.Creator) (created func() error) {
 				continue
 			}
 			err = ErrLogsUnread
-			if fd, openErr := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); openErr == nil {
+			if fd, openErr := openPipe(path, unix.O_RDONLY); openErr == nil {
 				defer unix.Close(fd)
 			}
 		}
@@ -110,7 +181,7 @@ func AwaitLogReaders(streams cio.Creator) (created func() error) {
 
 // isUnread reports whether the path is a pipe that nobody has open for reading.
 func isUnread(path string) bool {
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := openPipe(path, unix.O_WRONLY)
 	if err == nil {
 		_ = unix.Close(fd)
 	}
@@ -119,7 +190,7 @@ func isUnread(path string) bool {
 
 // EndStderr ends Nomad's wait for a first writer of the task's stderr.
 func EndStderr(cfg *drivers.TaskConfig) {
-	if fd, err := unix.Open(cfg.StderrPath, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+	if fd, err := openPipe(cfg.StderrPath, unix.O_WRONLY); err == nil {
 		_ = unix.Close(fd)
 	}
 }

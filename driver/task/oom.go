@@ -61,7 +61,15 @@ func (h *Handle) noteOOM() {
 	h.markOOM()
 	limit, _ := spec.MemoryBytes(h.Config)
 	h.plugin.Notify(h.Config, map[string]string{"memory_limit_bytes": fmt.Sprint(limit)},
-		"Out of memory: the kernel ended a process of the task at its limit of %d MiB", limit/size.MiB)
+		"Out of memory: the kernel ended a process of the task%s", h.atMemoryLimit())
+}
+
+// atMemoryLimit names the limit in messages. A task without one ends where the node's memory does.
+func (h *Handle) atMemoryLimit() string {
+	if limit, _ := spec.MemoryBytes(h.Config); limit > 0 {
+		return fmt.Sprintf(" at its limit of %d MiB", limit/size.MiB)
+	}
+	return ", which has no limit; the node has no memory left"
 }
 
 // oomKillsOf returns the count of a task that has ended. One that exited with 0 did not run out of memory, and its end is

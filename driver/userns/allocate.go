@@ -11,11 +11,11 @@ import (
 	"sync"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/recoverable"
 )
 
 // PerContainer is how many IDs a container with a user namespace has: those that images use.
@@ -89,9 +89,9 @@ func (a *Allocator) Allocate(ctx context.Context, containerID string, all Range)
 	}
 	free, ok := all.free(taken)
 	if !ok {
-		return nil, nil, nstructs.NewRecoverableError(fmt.Errorf("option userns_mode = %q: all of the node's IDs for user "+
+		return nil, nil, recoverable.Error(fmt.Errorf("option userns_mode = %q: all of the node's IDs for user "+
 			"namespaces, %s, are in use by other tasks; stop one, or the operator can widen the plugin's userns_range",
-			Auto, all), true)
+			Auto, all))
 	}
 	a.creating[containerID] = free
 	return &free, func() {

@@ -8,8 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/tranche-gpu/tranche/internal/nomadtest"
 )
 
 // taskTimeout is how long a task may take for anything before the measurement is given up.
@@ -40,19 +41,13 @@ func (n *taskNode) newTask(d *taskDriver) (*benchTask, error) {
 			"NOMAD_ALLOC_DIR": "/alloc", "NOMAD_TASK_DIR": "/local", "NOMAD_SECRETS_DIR": "/secrets",
 			"NOMAD_ALLOC_ID": allocID, "NOMAD_TASK_NAME": "stopwatch",
 		},
-		Resources: &drivers.Resources{
-			NomadResources: &structs.AllocatedTaskResources{
-				Cpu:    structs.AllocatedCpuResources{CpuShares: 100},
-				Memory: structs.AllocatedMemoryResources{MemoryMB: 64},
-			},
-			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 << 20},
-		},
+		Resources: nomadtest.Resources(drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 << 20}, 100, 64, 0),
 	}
 	if err := cfg.EncodeConcreteDriverConfig(d.taskConfig); err != nil {
 		return nil, err
 	}
 	dirs := cfg.TaskDir()
-	for _, dir := range []string{dirs.SharedAllocDir, dirs.LocalDir, dirs.SecretsDir} {
+	for _, dir := range []string{dirs.LogDir, dirs.LocalDir, dirs.SecretsDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}

@@ -3,8 +3,8 @@ module github.com/tranche-gpu/tranche/e2e/tools
 go 1.26.7
 
 require (
-	github.com/hashicorp/nomad v1.11.1
-	github.com/hashicorp/nomad/api v0.0.0-20251209201056-5b76eb053561
+	github.com/hashicorp/nomad v1.11.3
+	github.com/hashicorp/nomad/api v0.0.0-20260324203407-b27b0c2e019a
 )
 
 replace (

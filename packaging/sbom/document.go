@@ -74,6 +74,12 @@ const (
 	unknown    = "NOASSERTION"
 )
 
+// licenses are those of modules where it matters that they are known: a part of Nomad is under a license that is not open source.
+var licenses = map[string]string{
+	"github.com/hashicorp/nomad":     "BUSL-1.1 AND MPL-2.0",
+	"github.com/hashicorp/nomad/api": "MPL-2.0",
+}
+
 // write writes the document for some programs. The epoch, in seconds, is the time that it names, so that two builds are equal.
 func write(out io.Writer, version, epoch string, programs []string) error {
 	seconds, err := strconv.ParseInt(cmp.Or(epoch, strconv.FormatInt(time.Now().Unix(), 10)), 10, 64)
@@ -151,7 +157,7 @@ func modulesOf(info *debug.BuildInfo) []spdxPackage {
 		if module.Replace != nil {
 			module = module.Replace
 		}
-		all = append(all, describeModule(module.Path, module.Version, unknown, unknown))
+		all = append(all, describeModule(module.Path, module.Version, unknown, cmp.Or(licenses[module.Path], unknown)))
 	}
 	return all
 }

@@ -49,6 +49,17 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// Programs with a part of Nomad say so.
+func TestWrite_NomadsLicense(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "nomad-device-tranche")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, "../../cmd/nomad-device-tranche").
+		CombinedOutput()
+	must.NoError(t, err, must.Sprintf("%s", out))
+	document := new(bytes.Buffer)
+	must.NoError(t, write(document, "v1.2.3", "0", []string{program}))
+	must.RegexMatch(t, regexp.MustCompile(`"name": "github.com/hashicorp/nomad",[^}]*"licenseDeclared": "BUSL-1.1 AND MPL-2.0"`), document.String())
+}
+
 func TestWrite_OfNoProgram(t *testing.T) {
 	must.ErrorContains(t, write(new(bytes.Buffer), "v1.2.3", "0", []string{"/etc/passwd"}), "/etc/passwd")
 	must.ErrorContains(t, write(new(bytes.Buffer), "v1.2.3", "yesterday", nil), "SOURCE_DATE_EPOCH")

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/plugins"
+	ndevice "github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/tranche-gpu/tranche/device/internal/recorded"
 )
@@ -17,7 +17,7 @@ func main() {
 	if err == nil {
 		var recording *recorded.Recording
 		if recording, err = recorded.Read(self + ".json"); err == nil {
-			plugins.Serve(func(hclog.Logger) any { return recorded.NewPlugin(recording) })
+			ndevice.Serve(recorded.NewPlugin(recording), hclog.Default())
 			return
 		}
 	}
