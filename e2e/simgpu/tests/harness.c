@@ -339,7 +339,7 @@ int main(int argc, char **argv) {
         {"vmm", vmm_tests},         {"ipc", ipc_tests},         {"array", array_tests},       {"image", image_tests},
         {"limits", limits_tests},   {"managed", managed_tests}, {"sharing", sharing_tests},   {"mps", mps_tests},
         {"runtime", runtime_tests}, {"texture", texture_tests}, {"graphics", graphics_tests}, {"node", node_tests},
-        {"stream", stream_tests},   {"memop", memop_tests},
+        {"stream", stream_tests},   {"memop", memop_tests},     {"memory_limits", memory_limits_tests},
     };
     int passed = 0, failed = 0;
 
