@@ -14,6 +14,9 @@
 
 /* The kernel gives the root of the hierarchy the ID 1. */
 #define ROOT_ID 1
+/* An option of sockets that no kernel has: the query. */
+#define QUERY 0x73696d67
+
 /* Of a file handle that names a node of cgroup v2 by its ID (include/linux/exportfs.h: FILEID_KERNFS). */
 #define FILEID_KERNFS 0xfe
 
@@ -74,19 +77,21 @@ bool cgroup_exists(int fd, uint64_t id) {
 #define FIELD(name) offsetof(struct bpf_sockopt, name)
 #define ANSWER(name) offsetof(struct cgroup_marks, name)
 
-enum { LENGTH = 32 };
+#define IF_EQUAL(d, s, o) INSN(BPF_JMP | BPF_JEQ | BPF_X, d, s, o, 0)
+
+enum { LENGTH = 34 };
 
 /* To the last two instructions, from the one at this place. */
 #define PASS(at) (LENGTH - 2 - (at) - 1)
 
-/* Appends the cgroup to the answer. The kernel runs the program of the innermost cgroup first. */
-static void write_program(struct bpf_insn program[LENGTH], uint64_t id, uint32_t key) {
+/* Appends the cgroup to the answer, once. The kernel runs the programs of the innermost cgroup first. */
+static void write_program(struct bpf_insn program[LENGTH], uint64_t id) {
     const struct bpf_insn insns[LENGTH] = {
         MOV(6, 1),
         LOAD32(7, 6, FIELD(level)),
         UNLESS_EQUAL(7, SOL_SOCKET, PASS(2)),
         LOAD32(7, 6, FIELD(optname)),
-        UNLESS_EQUAL(7, key, PASS(4)),
+        UNLESS_EQUAL(7, QUERY, PASS(4)),
         LOAD64(8, 6, FIELD(optval)),
         LOAD64(9, 6, FIELD(optval_end)),
         MOV(1, 8),
@@ -102,6 +107,8 @@ static void write_program(struct bpf_insn program[LENGTH], uint64_t id, uint32_t
         IF_ABOVE(2, 9, PASS(17)),
         INSN(BPF_LD | BPF_IMM | BPF_DW, 2, 0, 0, id),
         INSN(0, 0, 0, 0, id >> 32),
+        LOAD64(7, 1, ANSWER(ids) - sizeof(uint64_t)), /* the one before */
+        IF_EQUAL(7, 2, PASS(21)),
         STORE64(1, 2, ANSWER(ids)),
         LOAD64(7, 8, ANSWER(count)),
         ADD_NUMBER(7, 1),
@@ -122,15 +129,15 @@ static void write_program(struct bpf_insn program[LENGTH], uint64_t id, uint32_t
 static int bpf(enum bpf_cmd command, union bpf_attr *attr) {
     int ret = (int)syscall(SYS_bpf, command, attr, sizeof(*attr));
 
-    return ret >= 0 ? ret : errno == EPERM ? -EPERM : -EOPNOTSUPP;
+    return ret >= 0 ? ret : errno == EPERM || errno == E2BIG ? -errno : -EOPNOTSUPP;
 }
 
-int cgroup_mark(int fd, uint64_t id, uint32_t key) {
+int cgroup_mark(int fd, uint64_t id) {
     struct bpf_insn program[LENGTH];
     union bpf_attr attr;
     int loaded, ret;
 
-    write_program(program, id, key);
+    write_program(program, id);
     memset(&attr, 0, sizeof(attr));
     attr.prog_type = BPF_PROG_TYPE_CGROUP_SOCKOPT;
     attr.expected_attach_type = BPF_CGROUP_GETSOCKOPT;
@@ -147,11 +154,12 @@ int cgroup_mark(int fd, uint64_t id, uint32_t key) {
     attr.attach_flags = BPF_F_ALLOW_MULTI;
     ret = bpf(BPF_PROG_ATTACH, &attr);
     close(loaded);
-    return ret;
+    /* A cgroup has room for 64, and these are all the same. */
+    return ret == -E2BIG ? 0 : ret;
 }
 
 /* A socket is in the cgroup in which it was made, so each query has one of its own. */
-int cgroup_marked(uint32_t key, struct cgroup_marks *marks) {
+int cgroup_marked(struct cgroup_marks *marks) {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), ret = 0;
     socklen_t size = sizeof(*marks);
 
@@ -159,7 +167,7 @@ int cgroup_marked(uint32_t key, struct cgroup_marks *marks) {
     if (fd < 0)
         return -errno;
     /* ENOPROTOOPT: it is in none. */
-    if (getsockopt(fd, SOL_SOCKET, (int)key, marks, &size) != 0 && errno != ENOPROTOOPT)
+    if (getsockopt(fd, SOL_SOCKET, QUERY, marks, &size) != 0 && errno != ENOPROTOOPT)
         ret = -errno;
     close(fd);
     return ret;

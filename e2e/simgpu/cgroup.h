@@ -3,7 +3,8 @@
  * (os_cgroup_for_pid and os_cgroup_parent in kernel-open/nvidia/os-interface.c of NVIDIA's open kernel modules, 615). Here a
  * small program in the kernel (BPF, CGROUP_GETSOCKOPT) stands for it: who marks a cgroup attaches one to it, which answers
  * a query of any process in the cgroup or below. So a process needs no /proc, no /sys/fs/cgroup and no view of the
- * host's hierarchy to find out, and the kernel removes the program with the cgroup.
+ * host's hierarchy to find out, and the kernel removes the program with the cgroup. All simulated nodes of a machine share
+ * the marks.
  */
 #ifndef SIMGPU_CGROUP_H
 #define SIMGPU_CGROUP_H
@@ -30,10 +31,10 @@ int cgroup_path_ids(int fd, uint64_t ids[CGROUP_DEPTH]);
 /* Whether the cgroup is still there; fd is of any cgroup. */
 bool cgroup_exists(int fd, uint64_t id);
 
-/* Marks a cgroup for whoever asks with the same key. 0, -EPERM, or -EOPNOTSUPP where the kernel has no such programs. */
-int cgroup_mark(int fd, uint64_t id, uint32_t key);
+/* Marks a cgroup, which may have been before. 0, -EPERM, or -EOPNOTSUPP where the kernel has no such programs. */
+int cgroup_mark(int fd, uint64_t id);
 
 /* Asks for the calling process as it is now. 0, or -errno where no descriptor can be had for it. */
-int cgroup_marked(uint32_t key, struct cgroup_marks *marks);
+int cgroup_marked(struct cgroup_marks *marks);
 
 #endif

@@ -40,10 +40,6 @@ static bool active(void) {
     return atomic_load_explicit(&sim_local->state->limits_active, memory_order_relaxed) != 0;
 }
 
-static int marked(struct cgroup_marks *marks) {
-    return cgroup_marked((uint32_t)sim_local->state->limits_key, marks);
-}
-
 /* Memory of MIG instances is not charged. Who has no descriptor left is where it was. */
 unsigned limits_find(int index) {
     int section = index / ENTRIES;
@@ -51,7 +47,7 @@ unsigned limits_find(int index) {
 
     if (!active() || index % ENTRIES != 0)
         return 0;
-    if (marked(&marks) == 0)
+    if (cgroup_marked(&marks) == 0)
         atomic_store(&sim_local->last_limit[section], first_of(marks.ids, marks.count, section));
     return atomic_load(&sim_local->last_limit[section]);
 }
@@ -88,7 +84,7 @@ bool sim_memory_limit_shown(int gpu, struct sim_memory_limit *limit) {
     struct cgroup_marks marks;
     unsigned found;
 
-    if (!is_whole(gpu) || !active() || marked(&marks) != 0 || marks.count == 0 || marks.ids[0] != marks.own)
+    if (!is_whole(gpu) || !active() || cgroup_marked(&marks) != 0 || marks.count == 0 || marks.ids[0] != marks.own)
         return false;
     found = first_of(marks.ids, 1, section_of(gpu));
     if (found == 0)
@@ -171,7 +167,7 @@ static int new_place(int fd, uint64_t id, const char *path, unsigned *limit) {
     *limit = free_place(fd);
     if (*limit == 0)
         return -ENOSPC;
-    ret = cgroup_mark(fd, id, (uint32_t)st->limits_key);
+    ret = cgroup_mark(fd, id);
     if (ret != 0)
         return ret;
     l = &st->limits[*limit - 1];

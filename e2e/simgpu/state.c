@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -86,12 +85,8 @@ static int create_state(const char *path, bool replace) {
     for (int i = 0; i < sim_local->topology.section_count; i++)
         memcpy(st->uuid[i], sim_local->topology.gpus[i].uuid, sizeof(st->uuid[i]));
     mig_seed(st, &sim_local->topology);
-    if (getrandom(&st->limits_key, sizeof(st->limits_key), 0) != sizeof(st->limits_key))
-        ret = failed(errno, "draw a random number: %s", strerror(errno));
-    /* An option of sockets that no kernel has. */
-    st->limits_key = 0x40000000 | (st->limits_key & 0x3fffffff);
     munmap(st, sizeof(*st));
-    if (ret == 0 && (replace ? rename(temporary, path) != 0 : link(temporary, path) != 0 && errno != EEXIST))
+    if (replace ? rename(temporary, path) != 0 : link(temporary, path) != 0 && errno != EEXIST)
         ret = failed(errno, "create the state %s: %s", path, strerror(errno));
 out:
     unlink(temporary);

@@ -299,7 +299,6 @@ struct state {
     word limits_active; /* some cgroup has a limit */
     word limits_used;   /* one above the highest place ever taken */
     word limits_bumps;
-    uint64_t limits_key; /* of cgroup.h */
     word limit_ids[LIMITS];
     struct state_limit limits[LIMITS];
 };

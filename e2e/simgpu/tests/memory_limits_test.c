@@ -380,6 +380,7 @@ static void limits_go_with_the_cgroup(void) {
     /* Of the same name, but another one. */
     CHECK_INT(mkdir(cgroup("a"), 0755), 0);
     CHECK_INT(get(0, "a").result, -EOPNOTSUPP);
+    check_removed(GPU0_CONTEXT + 10 * MIB);
     move(worker.pid, "a");
     for (int i = 0; i < 5; i++)
         CHECK(does(&worker, 'a'));
@@ -625,12 +626,18 @@ static void found_without_proc_and_mounts(void) {
     REMOVE();
 }
 
-/* Another node's limit of the same cgroup is nothing to this one. */
+/* Other nodes' limits of the same cgroup are nothing to this one, however many there were. */
 static void nodes_do_not_see_each_other(void) {
     MAKE("a");
-    CHECK_INT(set(0, "a", 10 * MIB), 0);
-    setenv("SIMGPU_STATE", node_path("other"), 1);
-    CHECK_INT(get(0, "a").result, -EOPNOTSUPP);
+    for (int i = 0; i < 70; i++) {
+        char name[32];
+
+        snprintf(name, sizeof(name), "state%d", i);
+        setenv("SIMGPU_STATE", node_path(name), 1);
+        CHECK_INT(get(0, "a").result, -EOPNOTSUPP);
+        CHECK_INT(set(0, "a", 10 * MIB), 0);
+    }
+    setenv("SIMGPU_STATE", node_path("state"), 1);
     CHECK_INT(set(0, "", GPU0_CONTEXT + 10 * MIB), 0);
     struct worker worker = start_in("a");
     CHECK(does(&worker, 'a') && !does(&worker, 'a'));
@@ -693,20 +700,22 @@ static void never_over_the_limit(void) {
     REMOVE();
 }
 
+/* Now down to what is used, now up: at no time is more used than the limit that was set last. */
 static void change_the_limit(void *arg) {
     uint64_t end = now_ns() + *(unsigned *)arg * 1000000ull;
-    int changed = 0, refused = 0;
+    int changed = 0, refused = 0, fd = open(cgroup("a"), O_RDONLY | O_CLOEXEC);
+    struct sim_memory_limit now;
 
+    CHECK_INT(sim_open_all(), 0);
     for (int i = 0; now_ns() < end; i++) {
-        uint64_t hard = 200 * MIB + (uint64_t)(i % 16) * 25 * MIB;
-        int ret = set(0, "a", hard);
+        int ret = sim_memory_limit_get(0, fd, &now);
 
+        CHECK_INT(ret, 0);
+        CHECK(now.used <= now.hard);
+        ret = sim_memory_limit_set(0, fd, cgroup("a"), 0, i % 2 == 0 ? now.used : 575 * MIB);
         CHECK(ret == 0 || ret == -EBUSY);
         changed += ret == 0;
         refused += ret != 0;
-        /* Whoever lowers it is told what is above it: at no time is more used than the limit that was set. */
-        struct call now = get(0, "a");
-        CHECK(now.limit.used <= now.limit.hard);
     }
     CHECK(changed > 0 && refused > 0);
 }
