@@ -142,7 +142,7 @@ void sim_pass(const void *name, const void *to) {
 /* ---- Taking and giving back ---- */
 
 static int reserve(int index, int64_t units, const void *owner) {
-    unsigned limit = owner != NULL ? limits_find(index) : 0;
+    unsigned limit = owner != NULL && limits_active() ? limits_find(index) : 0;
     int ret = sums_change(sim_local->slot, index, units, limit);
 
     if (ret == 0 && limit != 0 && !owners_add(owner, index, limit, units)) {

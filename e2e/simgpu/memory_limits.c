@@ -36,16 +36,12 @@ static unsigned first_of(const uint64_t *ids, uint64_t count, int section) {
     return 0;
 }
 
-static bool active(void) {
-    return atomic_load_explicit(&sim_local->state->limits_active, memory_order_relaxed) != 0;
-}
-
 /* Memory of MIG instances is not charged. Who has no descriptor left is where it was. */
 unsigned limits_find(int index) {
     int section = index / ENTRIES;
     struct cgroup_marks marks;
 
-    if (!active() || index % ENTRIES != 0)
+    if (!limits_active() || index % ENTRIES != 0)
         return 0;
     if (cgroup_marked(&marks) == 0)
         atomic_store(&sim_local->last_limit[section], first_of(marks.ids, marks.count, section));
@@ -84,7 +80,7 @@ bool sim_memory_limit_shown(int gpu, struct sim_memory_limit *limit) {
     struct cgroup_marks marks;
     unsigned found;
 
-    if (!is_whole(gpu) || !active() || cgroup_marked(&marks) != 0 || marks.count == 0 || marks.ids[0] != marks.own)
+    if (!is_whole(gpu) || !limits_active() || cgroup_marked(&marks) != 0 || marks.count == 0 || marks.ids[0] != marks.own)
         return false;
     found = first_of(marks.ids, 1, section_of(gpu));
     if (found == 0)

@@ -127,6 +127,10 @@ int64_t sums_charged(unsigned slot, int index, int64_t most, unsigned *limit);
 
 /* ---- Limits of cgroups: 1 + a place in `limits`, 0 for none ---- */
 
+static inline bool limits_active(void) {
+    return atomic_load_explicit(&sim_local->state->limits_active, memory_order_relaxed) != 0;
+}
+
 /* What memory that this process takes now is to be charged to. */
 unsigned limits_find(int index);
 

@@ -26,7 +26,8 @@ static word *part_of(unsigned slot, int index, unsigned part) {
 static bool read_change(int index, uint64_t w, struct change *c) {
     struct state_slot *slot = &sim_local->state->slots[SUM_SLOT(w)];
 
-    *c = (struct change){.slot = (unsigned)SUM_SLOT(w), .sequence = SUM_SEQUENCE(w)};
+    c->slot = (unsigned)SUM_SLOT(w);
+    c->sequence = SUM_SEQUENCE(w);
     c->op = atomic_load(&slot->gpus[index].op);
     c->from = atomic_load(&slot->gpus[index].from);
     c->from_sequence = atomic_load(&slot->gpus[index].from_sequence);
@@ -87,7 +88,7 @@ void sums_help(int index, uint64_t w) {
         word *sum = &st->groups[group].gpus[index].sum, *peak = &st->groups[group].gpus[index].peak;
         int64_t delta = change.moves ? 0 : OP_DELTA(change.op);
 
-        if (help_charge(index, w, &change))
+        if (change.charge != 0 && help_charge(index, w, &change))
             continue;
         p = atomic_load(peak);
         s = atomic_load(sum);
@@ -317,7 +318,7 @@ static int change_sums(unsigned slot, int index, int64_t delta, unsigned limit) 
         uint64_t w = atomic_load(total), sum;
 
         sums_help(index, w);
-        if (delta > 0 && (SUM_UNITS(w) + (uint64_t)delta > capacity || limits_exceeded(limit, index, delta))) {
+        if (delta > 0 && (SUM_UNITS(w) + (uint64_t)delta > capacity || (limit != 0 && limits_exceeded(limit, index, delta)))) {
             if (reaped)
                 return -ENOMEM;
             reaped = true;
