@@ -61,7 +61,8 @@ bool cgroup_exists(int fd, uint64_t id) {
 
 /* ---- The program ---- */
 
-#define INSN(c, d, s, o, i) ((struct bpf_insn){.code = (c), .dst_reg = (d), .src_reg = (s), .off = (o), .imm = (int)(i)})
+#define INSN(c, d, s, o, i)                                                                                            \
+    ((struct bpf_insn){.code = (c), .dst_reg = (d), .src_reg = (s), .off = (o), .imm = (int)(i)})
 #define MOV(d, s) INSN(BPF_ALU64 | BPF_MOV | BPF_X, d, s, 0, 0)
 #define MOV_NUMBER(d, i) INSN(BPF_ALU64 | BPF_MOV | BPF_K, d, 0, 0, i)
 #define ADD(d, s) INSN(BPF_ALU64 | BPF_ADD | BPF_X, d, s, 0, 0)
@@ -82,7 +83,7 @@ bool cgroup_exists(int fd, uint64_t id) {
 enum { LENGTH = 34 };
 
 /* To the last two instructions, from the one at this place. */
-#define PASS(at) (LENGTH - 2 - (at) - 1)
+#define PASS(at) (LENGTH - 3 - (at))
 
 /* Appends the cgroup to the answer, once. The kernel runs the programs of the innermost cgroup first. */
 static void write_program(struct bpf_insn program[LENGTH], uint64_t id) {

@@ -80,7 +80,8 @@ bool sim_memory_limit_shown(int gpu, struct sim_memory_limit *limit) {
     struct cgroup_marks marks;
     unsigned found;
 
-    if (!is_whole(gpu) || !limits_active() || cgroup_marked(&marks) != 0 || marks.count == 0 || marks.ids[0] != marks.own)
+    if (!is_whole(gpu) || !limits_active() || cgroup_marked(&marks) != 0 || marks.count == 0 ||
+        marks.ids[0] != marks.own)
         return false;
     found = first_of(marks.ids, 1, section_of(gpu));
     if (found == 0)

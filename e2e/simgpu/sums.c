@@ -318,7 +318,8 @@ static int change_sums(unsigned slot, int index, int64_t delta, unsigned limit) 
         uint64_t w = atomic_load(total), sum;
 
         sums_help(index, w);
-        if (delta > 0 && (SUM_UNITS(w) + (uint64_t)delta > capacity || (limit != 0 && limits_exceeded(limit, index, delta)))) {
+        if (delta > 0 &&
+            (SUM_UNITS(w) + (uint64_t)delta > capacity || (limit != 0 && limits_exceeded(limit, index, delta)))) {
             if (reaped)
                 return -ENOMEM;
             reaped = true;

@@ -46,14 +46,13 @@ func inCgroup(t *testing.T, dir string, cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// fits reports whether a program in the cgroup gets a context of 64 MiB and `size` more.
-func fits(t *testing.T, dir, size string, wrapped ...string) bool {
+// fits reports whether a program in the cgroup (nvml-hold, or the one given) gets a context of 64 MiB and `size` more.
+func fits(t *testing.T, dir, size string, program ...string) bool {
 	t.Helper()
-	args := append(wrapped, size)
-	if len(wrapped) == 0 {
-		args = []string{testProgram("nvml-hold"), size}
+	if len(program) == 0 {
+		program = []string{testProgram("nvml-hold")}
 	}
-	out, err := inCgroup(t, dir, exec.Command(args[0], args[1:]...)).CombinedOutput()
+	out, err := inCgroup(t, dir, exec.Command(program[0], append(program[1:], size)...)).CombinedOutput()
 	if err == nil {
 		must.Eq(t, "holding\n", string(out))
 		return true
