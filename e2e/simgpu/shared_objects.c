@@ -170,7 +170,7 @@ int sim_shared_reserve(uint64_t object, uint64_t bytes) {
         return 0;
     if (!charge(slot, index, to_units(bytes)))
         return -ENOMEM;
-    ret = sums_change(slot, index, to_units(bytes));
+    ret = sums_change(slot, index, to_units(bytes), limits_find(index));
     if (ret != 0)
         charge(slot, index, -to_units(bytes));
     return ret;
@@ -183,19 +183,28 @@ void sim_shared_release(uint64_t object, uint64_t bytes) {
     if (!held(object) || bytes == 0)
         return;
     index = (int)atomic_load(&sim_local->state->slots[slot].gpu);
-    sums_change(slot, index, -to_units(bytes));
+    for (int64_t left = to_units(bytes), units; left > 0; left -= units) {
+        unsigned limit;
+
+        units = sums_charged(slot, index, left, &limit);
+        sums_change(slot, index, -units, limit);
+    }
     charge(slot, index, -to_units(bytes));
 }
 
-int sim_shared_adopt(uint64_t object, uint64_t bytes) {
+int sim_shared_adopt(uint64_t object, uint64_t bytes, const void *owner) {
     unsigned slot = shared_slot(object);
-    int ret;
+    int index, ret = 0;
 
     if (!held(object))
         return -EINVAL;
-    if (bytes == 0)
-        return 0;
-    ret = sums_move(slot, (int)atomic_load(&sim_local->state->slots[slot].gpu), to_units(bytes));
+    index = (int)atomic_load(&sim_local->state->slots[slot].gpu);
+    for (int64_t left = to_units(bytes), units; ret == 0 && left > 0; left -= units) {
+        unsigned limit;
+
+        units = owners_take(owner, index, left, &limit);
+        ret = sums_move(slot, index, units, limit);
+    }
     /* It has been counted already. */
     if (ret == 0)
         atomic_fetch_add(&sim_local->shared_units[slot], to_units(bytes));

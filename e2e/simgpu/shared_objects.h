@@ -37,8 +37,9 @@ int sim_shared_new(enum sim_shared_kind kind, int gpu, uint64_t size, uint64_t *
 int sim_shared_reserve(uint64_t object, uint64_t bytes);
 void sim_shared_release(uint64_t object, uint64_t bytes);
 
-/* Moves bytes that the maker holds itself into the object, in one step: no sum changes, whoever dies when. 0, -errno. */
-int sim_shared_adopt(uint64_t object, uint64_t bytes);
+/* Moves bytes that the maker holds itself, and their owner's charges, into the object: no sum changes, whoever dies when.
+ * 0 or -errno. */
+int sim_shared_adopt(uint64_t object, uint64_t bytes, const void *owner);
 
 /* Another hold on an object by its name. -ENOENT: it is gone, or of another kind. */
 int sim_shared_open(uint64_t object, enum sim_shared_kind kind);

@@ -11,6 +11,7 @@ SIM_TOOL := $(BUILD)/sim/bin/simgpu
 
 SIM_STATE_SRC := $(addprefix $(SIM)/,state.c sums.c shared_objects.c shared_contents.c record.c turns.c faults.c \
 	health.c orders.c processes.c topology.c visible.c sharing.c \
+	memory_limits.c charges.c cgroup.c \
 	$(addprefix mig/,mig.c mig_profiles.c mig_device.c mig_events.c mig_nodes.c uuid5.c))
 # MPS has a part in the driver: messages and settings.
 SIM_CUDA_SRC := $(wildcard $(SIM)/cuda/*.c $(SIM)/cuda/*/*.c) $(addprefix $(SIM)/mps/,message.c setting.c)

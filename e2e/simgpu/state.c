@@ -263,6 +263,8 @@ void sim_close(void) {
         memset(sim_local->uses, 0, sizeof(sim_local->uses));
         memset((void *)sim_local->limits, 0, sizeof(sim_local->limits));
         memset((void *)sim_local->charged, 0, sizeof(sim_local->charged));
+        memset((void *)sim_local->last_limit, 0, sizeof(sim_local->last_limit));
+        owners_close();
         munmap(sim_local->state, sizeof(*sim_local->state));
         munmap(sim_local->anchor, 1);
         sim_local->state = NULL;

@@ -25,6 +25,7 @@ enum {
     SIM_MAX_PROCESSES = 4096,
     SIM_MAX_GROUPS = 8192, /* containers that there ever were */
     SIM_GROUP_KEY_SIZE = 64,
+    SIM_CGROUP_PATH_SIZE = 512,
 };
 
 /* The driver takes memory from the GPU in pieces of this size. */
@@ -73,6 +74,8 @@ struct sim_topology {
     uint64_t own_launch_bytes; /* with the first launch in a context, until that ends */
     uint64_t own_code_bytes;   /* with a module's code */
     uint64_t own_graph_bytes;  /* with an executable graph, from its first upload or launch on */
+
+    bool memory_limits; /* by cgroup: a driver of 615 and later that was not told otherwise */
 
     bool private_context_active; /* the private function that returns a primary context also makes it */
     int gpu_count;               /* whole ones */
@@ -126,9 +129,18 @@ void sim_manages(void);
  * sim_reserve takes physical memory for this process, or says -ENOMEM; sim_release gives back. Bytes are rounded up to
  * 64 KiB. The whole of the accounting (process, group, peak of the group, GPU) changes in one atomic step that survives
  * the death or stop of any process at any instruction.
+ *
+ * Where the process is in a cgroup with a limit of the GPU, the memory is charged to that (memory_limits.h), and -ENOMEM
+ * also says that the limit is reached. What it was charged to is known by its owner, any address, which is named again at
+ * the release; where one owner has memory of several cgroups, the latest is released first. NULL: this memory is not
+ * charged to a cgroup. sim_pass gives what one owner has to another one.
  */
-int sim_reserve(int gpu, uint64_t bytes);
-void sim_release(int gpu, uint64_t bytes);
+int sim_reserve(int gpu, uint64_t bytes, const void *owner);
+void sim_release(int gpu, uint64_t bytes, const void *owner);
+void sim_pass(const void *owner, const void *to);
+
+/* Whether any memory of this process is charged: if not, owners do not matter. */
+bool sim_has_charges(void);
 
 /* Statistics of this process, no part of the sums. */
 void sim_count_context(int gpu, int64_t bytes); /* bytes of contexts, which are part of what sim_reserve took */

@@ -33,6 +33,14 @@
  * process's slot and the sequence number of its `committed`, which is changed in the same way, before the object's own.
  * The GPU's and the group's sums stay as they are.
  *
+ * Memory of a whole GPU may be charged to a cgroup that has a limit of it (memory_limits.h). `charge` = {sequence number,
+ * cgroup, part, part of the source, whether the change moves memory} then announces more of the change: the cgroup's
+ * `used` and its peak change as a group's do, and so does the part of the slot that tells how much of its memory is
+ * charged to this cgroup; the number in a part is that of the slot's change which it contains last. As `used` changes
+ * only with `total`, the check against the limit is good if the swap of `total` succeeds. Whoever lowers a limit swaps
+ * `total` for a word with the same sum and no change (sequence number 0), so that a check against the old limit comes
+ * to nothing. A change that is not charged leaves `charge` alone if that has another sequence number.
+ *
  * Sums are kept by entry: a whole GPU has eight, the first its own, the others those of its GPU instances. Which instances
  * there are is changed under a lock of the file only, and read without: an instance is there as long as its `live` word
  * is not 0, and its other words do not change meanwhile. To destroy a compute instance is to mark it as closing first
@@ -50,7 +58,7 @@
 #include "state.h"
 
 #define STATE_MAGIC "SIMGPUS"
-#define STATE_VERSION 7
+#define STATE_VERSION 8
 
 /* Sums count units of 64 KiB. */
 #define UNIT_SHIFT 16
@@ -74,12 +82,28 @@ _Static_assert(SIM_MAX_GROUPS <= 0x1fff + 1, "an op has no room for so many grou
 #define COMMITTED_UNITS(c) ((c)&0x1fffffffff)
 #define COMMITTED(sequence, units) ((uint64_t)(sequence) << 37 | (uint64_t)(units))
 
+/* `charge`: {sequence:27, moves:1, part of the source:4, part:4, 1 + place in `limits`, 0: none:12}. */
+#define CHARGE(sequence, limit, part) ((uint64_t)(sequence) << 32 | (uint64_t)(part) << 12 | (uint64_t)(limit))
+#define CHARGE_MOVES ((uint64_t)1 << 20)
+#define CHARGE_FROM(part) ((uint64_t)(part) << 16)
+#define CHARGE_SEQUENCE(c) ((c) >> 32)
+#define CHARGE_LIMIT(c) ((unsigned)((c)&0xfff))
+#define CHARGE_PART(c) ((unsigned)((c) >> 12 & 0xf))
+#define CHARGE_SOURCE_PART(c) ((unsigned)((c) >> 16 & 0xf))
+
+/* A part is a word as `total`, with 1 + place in `limits` for the slot. So many cgroups can one process's memory be
+ * charged to. */
+#define PART_LIMIT(p) ((unsigned)SUM_SLOT(p))
+#define PARTS 8
+
+/* Cgroups that have limits. */
+#define LIMITS 2047
+
 /* Locks lie far beyond the end of the file, two bytes for each slot. */
 #define LOCK_BYTE(slot, which) (((off_t)1 << 40) + 2 * (off_t)(slot) + (which))
 
 /* `from`: {sequence number of the op that it belongs to:27, 1 + slot:13}. */
 #define FROM(sequence, slot) ((uint64_t)(sequence) << 13 | ((uint64_t)(slot) + 1))
-#define FROM_SEQUENCE(f) ((f) >> 13)
 #define FROM_SLOT(f) ((unsigned)((f)&0x1fff) - 1)
 
 /* `attach`: {generation:32, dying:1, how often it was attached to:31}. */
@@ -94,6 +118,7 @@ _Static_assert(SIM_MAX_GROUPS <= 0x1fff + 1, "an op has no room for so many grou
 /* Locks beside those of slots: around changes of instances, of who manages GPUs, and of who has contexts on a GPU. */
 #define MIG_LOCK_BYTE LOCK_BYTE(SIM_MAX_PROCESSES, 0)
 #define MANAGER_LOCK_BYTE LOCK_BYTE(SIM_MAX_PROCESSES, 1)
+#define LIMITS_LOCK_BYTE LOCK_BYTE(SIM_MAX_PROCESSES + 1 + SIM_MAX_GPUS, 0)
 #define USER_LOCK_BYTE(section) LOCK_BYTE(SIM_MAX_PROCESSES + 1 + (section), 0)
 
 /* Entries of a whole GPU, and which of them is whose. */
@@ -227,7 +252,20 @@ struct state_slot {
         word peak; /* units, the most that it ever held */
         word from;
         word from_sequence;
+        word charge;
     } gpus[SIM_MAX_INDICES];
+    word parts[SIM_MAX_GPUS][PARTS]; /* of whole GPUs */
+};
+
+/* The limits of a cgroup, whose ID is in `limit_ids`. */
+struct state_limit {
+    char path[SIM_CGROUP_PATH_SIZE]; /* as it was named */
+    struct {
+        word present;
+        word soft, hard; /* bytes */
+        word used;       /* a word as a group's sum */
+        word peak;       /* units */
+    } gpus[SIM_MAX_GPUS];
 };
 
 struct state {
@@ -258,6 +296,11 @@ struct state {
     struct state_slot slots[SIM_MAX_PROCESSES];
     struct state_health health;
     struct state_health_gpu gpu_health[SIM_MAX_GPUS];
+    word limits_active; /* some cgroup has a limit */
+    word limits_used;   /* one above the highest place ever taken */
+    word limits_bumps;
+    word limit_ids[LIMITS];
+    struct state_limit limits[LIMITS];
 };
 
 #endif

@@ -39,6 +39,10 @@ struct sim_local {
     word limits[SIM_MAX_INDICES];              /* [entry] bytes, 0: none */
     word charged[SIM_MAX_INDICES];             /* [entry] units that count towards the limit */
     _Atomic int64_t shared_units[SIM_MAX_PROCESSES]; /* [slot] of them, those of objects that this process made */
+    pthread_mutex_t limits_mutex;                    /* around the state's lock of limits */
+    pthread_mutex_t owners_mutex;                    /* around the following */
+    struct owners *owners;                           /* of memory that is charged to a cgroup, NULL: there is none */
+    _Atomic unsigned last_limit[SIM_MAX_GPUS];       /* [section] what the last look found */
     char error[512];
 };
 
@@ -106,11 +110,41 @@ void sums_retire_slot(unsigned slot, uint64_t owner);
 
 bool slot_alive(unsigned slot);
 
-/* One change of a slot's sums: of the process's own or of an object that it made. -ENOMEM if the GPU is full. */
-int sums_change(unsigned slot, int index, int64_t units);
+/*
+ * One change of a slot's sums: of the process's own or of an object that it made. `limit`: 0, or the limit that the memory
+ * is charged to. -ENOMEM if the GPU is full or the limit reached.
+ */
+int sums_change(unsigned slot, int index, int64_t units, unsigned limit);
 
-/* Moves units from this process's slot to an object's. -EINVAL if it has not got as many. */
-int sums_move(unsigned slot, int index, int64_t units);
+/* Moves units from this process's slot to an object's, with the charge. -EINVAL if it has not got as many. */
+int sums_move(unsigned slot, int index, int64_t units, unsigned limit);
+
+/* Which part of the slot is charged to the limit, or else (`make`) could be; -1 if none. */
+int sums_part(unsigned slot, int index, unsigned limit, bool make);
+
+/* How much of the slot's memory, up to so much, is charged to one limit; if none is that is all, and the limit 0. */
+int64_t sums_charged(unsigned slot, int index, int64_t most, unsigned *limit);
+
+/* ---- Limits of cgroups: 1 + a place in `limits`, 0 for none ---- */
+
+static inline bool limits_active(void) {
+    return atomic_load_explicit(&sim_local->state->limits_active, memory_order_relaxed) != 0;
+}
+
+/* What memory that this process takes now is to be charged to. */
+unsigned limits_find(int index);
+
+/* Whether the limit would be exceeded. */
+bool limits_exceeded(unsigned limit, int index, int64_t units);
+
+/* The GPU is reset, or its driver loaded anew: it has no limits any more. */
+void limits_drop(int section);
+
+/* Notes what an owner has that is charged, and takes up to so much of it away again, of one limit. If nothing of it is
+ * charged that is all, and the limit 0. */
+bool owners_add(const void *owner, int index, unsigned limit, int64_t units);
+int64_t owners_take(const void *owner, int index, int64_t most, unsigned *limit);
+void owners_close(void);
 
 /* Gives back what a dead slot holds. */
 void sums_reap_slot(unsigned slot);

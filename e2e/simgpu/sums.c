@@ -11,32 +11,88 @@ static unsigned next_sequence(uint64_t sequence) {
     return sequence == MAX_SEQUENCE ? 1 : (unsigned)sequence + 1;
 }
 
+/* The change that a word of a GPU's total names, as it was announced. */
+struct change {
+    unsigned slot;
+    uint64_t sequence, op, from, from_sequence, charge, committed;
+    bool moves;
+};
+
+static word *part_of(unsigned slot, int index, unsigned part) {
+    return &sim_local->state->slots[slot].parts[index / ENTRIES][part];
+}
+
+/* False if the change is complete. */
+static bool read_change(int index, uint64_t w, struct change *c) {
+    struct state_slot *slot = &sim_local->state->slots[SUM_SLOT(w)];
+
+    c->slot = (unsigned)SUM_SLOT(w);
+    c->sequence = SUM_SEQUENCE(w);
+    c->op = atomic_load(&slot->gpus[index].op);
+    c->from = atomic_load(&slot->gpus[index].from);
+    c->from_sequence = atomic_load(&slot->gpus[index].from_sequence);
+    c->charge = atomic_load(&slot->gpus[index].charge);
+    /* Last: as long as it lacks the change, the words above are the change's. */
+    c->committed = atomic_load(&slot->gpus[index].committed);
+    if (CHARGE_SEQUENCE(c->charge) != c->sequence)
+        c->charge = 0;
+    c->moves = (c->charge & CHARGE_MOVES) != 0;
+    return next_sequence(COMMITTED_SEQUENCE(c->committed)) == c->sequence && OP_SEQUENCE(c->op) == c->sequence;
+}
+
+/* Does one step of what the change means for its cgroup; false if there is none left. */
+static bool help_charge(int index, uint64_t w, const struct change *c) {
+    struct state *st = sim_local->state;
+    unsigned limit = CHARGE_LIMIT(c->charge), source_sequence = next_sequence(c->from_sequence);
+    int64_t delta = OP_DELTA(c->op);
+    word *used, *peak, *part, *source;
+    uint64_t u, k, p, s;
+
+    if (limit == 0)
+        return false;
+    used = &st->limits[limit - 1].gpus[index / ENTRIES].used;
+    peak = &st->limits[limit - 1].gpus[index / ENTRIES].peak;
+    part = part_of(c->slot, index, CHARGE_PART(c->charge));
+    source = part_of(c->moves ? FROM_SLOT(c->from) : c->slot, index, CHARGE_SOURCE_PART(c->charge));
+    k = atomic_load(peak);
+    u = atomic_load(used);
+    p = atomic_load(part);
+    s = atomic_load(source);
+    if (atomic_load(&st->gpus[index].total) != w)
+        return true;
+    if (!c->moves && (SUM_SLOT(u) != c->slot || SUM_SEQUENCE(u) != c->sequence))
+        atomic_compare_exchange_strong(used, &u, SUM(c->slot, c->sequence, (uint64_t)((int64_t)SUM_UNITS(u) + delta)));
+    else if (!c->moves && k < SUM_UNITS(u))
+        atomic_compare_exchange_strong(peak, &k, SUM_UNITS(u));
+    else if (SUM_SEQUENCE(p) != c->sequence)
+        atomic_compare_exchange_strong(part, &p, SUM(limit, c->sequence, (uint64_t)((int64_t)SUM_UNITS(p) + delta)));
+    else if (c->moves && SUM_SEQUENCE(s) != source_sequence)
+        atomic_compare_exchange_strong(source, &s,
+                                       SUM(limit, source_sequence, (uint64_t)((int64_t)SUM_UNITS(s) - delta)));
+    else
+        return false;
+    return true;
+}
+
 void sums_help(int index, uint64_t w) {
     struct state *st = sim_local->state;
     word *total = &st->gpus[index].total;
-    unsigned slot = (unsigned)SUM_SLOT(w);
-    uint64_t sequence = SUM_SEQUENCE(w);
+    struct change change;
 
-    if (sequence == 0)
+    if (SUM_SEQUENCE(w) == 0)
         return;
-    for (;;) {
-        uint64_t op = atomic_load(&st->slots[slot].gpus[index].op);
-        uint64_t from = atomic_load(&st->slots[slot].gpus[index].from);
-        uint64_t from_sequence = atomic_load(&st->slots[slot].gpus[index].from_sequence);
-        /* Last: as long as it lacks the change, the words above are the change's. */
-        uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
-        bool moves = FROM_SEQUENCE(from) == sequence;
-        word *source = moves ? &st->slots[FROM_SLOT(from)].gpus[index].committed : NULL;
-        unsigned group = (unsigned)OP_GROUP(op);
+    while (read_change(index, w, &change)) {
+        unsigned slot = change.slot, group = (unsigned)OP_GROUP(change.op);
+        uint64_t sequence = change.sequence, s, p, c;
+        word *source = change.moves ? &st->slots[FROM_SLOT(change.from)].gpus[index].committed : NULL;
         word *sum = &st->groups[group].gpus[index].sum, *peak = &st->groups[group].gpus[index].peak;
-        int64_t delta = moves ? 0 : OP_DELTA(op);
-        uint64_t s, p, c;
+        int64_t delta = change.moves ? 0 : OP_DELTA(change.op);
 
-        if (next_sequence(COMMITTED_SEQUENCE(committed)) != sequence || OP_SEQUENCE(op) != sequence)
-            return;
+        if (change.charge != 0 && help_charge(index, w, &change))
+            continue;
         p = atomic_load(peak);
         s = atomic_load(sum);
-        c = moves ? atomic_load(source) : 0;
+        c = change.moves ? atomic_load(source) : 0;
         if (atomic_load(total) != w)
             return;
         if (SUM_SLOT(s) != slot || SUM_SEQUENCE(s) != sequence) {
@@ -48,15 +104,15 @@ void sums_help(int index, uint64_t w) {
             atomic_compare_exchange_strong(peak, &p, SUM_UNITS(s));
             continue;
         }
-        if (moves && COMMITTED_SEQUENCE(c) == from_sequence) {
-            atomic_compare_exchange_strong(
-                source, &c,
-                COMMITTED(next_sequence(from_sequence), (uint64_t)((int64_t)COMMITTED_UNITS(c) - OP_DELTA(op))));
+        if (change.moves && COMMITTED_SEQUENCE(c) == change.from_sequence) {
+            atomic_compare_exchange_strong(source, &c,
+                                           COMMITTED(next_sequence(change.from_sequence),
+                                                     (uint64_t)((int64_t)COMMITTED_UNITS(c) - OP_DELTA(change.op))));
             continue;
         }
         atomic_compare_exchange_strong(
-            &st->slots[slot].gpus[index].committed, &committed,
-            COMMITTED(sequence, (uint64_t)((int64_t)COMMITTED_UNITS(committed) + OP_DELTA(op))));
+            &st->slots[slot].gpus[index].committed, &change.committed,
+            COMMITTED(sequence, (uint64_t)((int64_t)COMMITTED_UNITS(change.committed) + OP_DELTA(change.op))));
         return;
     }
 }
@@ -75,30 +131,53 @@ bool slot_alive(unsigned slot) {
     return lock_held_by_other(LOCK_BYTE(slot, 0)) && lock_held_by_other(LOCK_BYTE(slot, 1));
 }
 
+/* How the next piece of a slot's memory goes back: all that is charged to one cgroup, or else all that there is. */
+static void next_piece(unsigned slot, int index, uint64_t committed, uint64_t *charge, uint64_t *op) {
+    unsigned sequence = next_sequence(COMMITTED_SEQUENCE(committed));
+    uint64_t group = atomic_load(&sim_local->state->slots[slot].group);
+
+    *charge = CHARGE(sequence, 0, 0);
+    *op = OP(sequence, group, -(int64_t)COMMITTED_UNITS(committed));
+    for (unsigned i = 0; index % ENTRIES == 0 && i < PARTS; i++) {
+        uint64_t part = atomic_load(part_of(slot, index, i));
+
+        if (SUM_UNITS(part) == 0)
+            continue;
+        *charge = CHARGE(sequence, PART_LIMIT(part), i);
+        *op = OP(sequence, group, -(int64_t)SUM_UNITS(part));
+        return;
+    }
+}
+
 /*
  * Gives back what slot holds of the GPU. `mine`: we hold the slot's locks. Otherwise the slot is reaped only if it is
  * dead after its words were read and these words have not changed since. Returns false if it turned out to be alive.
  */
 bool sums_empty_slot(unsigned slot, int index, bool mine) {
     struct state *st = sim_local->state;
-    word *total = &st->gpus[index].total;
+    word *total = &st->gpus[index].total, *ops = &st->slots[slot].gpus[index].op;
+    word *charges = &st->slots[slot].gpus[index].charge;
 
     for (;;) {
         uint64_t w = atomic_load(total);
-        uint64_t committed, op, change, sum;
+        uint64_t committed, op, charge, change, charged, sum;
 
         sums_help(index, w);
         committed = atomic_load(&st->slots[slot].gpus[index].committed);
         if (COMMITTED_UNITS(committed) == 0)
             return true;
-        op = atomic_load(&st->slots[slot].gpus[index].op);
-        change = OP(next_sequence(COMMITTED_SEQUENCE(committed)), atomic_load(&st->slots[slot].group),
-                    -(int64_t)COMMITTED_UNITS(committed));
+        op = atomic_load(ops);
+        charge = atomic_load(charges);
+        next_piece(slot, index, committed, &charged, &change);
+        /* Or else these words may be those of a later change. */
+        if (atomic_load(&st->slots[slot].gpus[index].committed) != committed)
+            continue;
         if (!mine && slot_alive(slot))
             return false;
-        if (op != change && !atomic_compare_exchange_strong(&st->slots[slot].gpus[index].op, &op, change))
+        if ((charge != charged && !atomic_compare_exchange_strong(charges, &charge, charged)) ||
+            (op != change && !atomic_compare_exchange_strong(ops, &op, change)))
             continue;
-        sum = SUM(slot, OP_SEQUENCE(change), SUM_UNITS(w) - COMMITTED_UNITS(committed));
+        sum = SUM(slot, OP_SEQUENCE(change), (uint64_t)((int64_t)SUM_UNITS(w) + OP_DELTA(change)));
         if (atomic_load(&st->slots[slot].gpus[index].committed) == committed &&
             atomic_compare_exchange_strong(total, &w, sum))
             sums_help(index, sum);
@@ -184,23 +263,63 @@ static bool peak_may_rise(int index, uint64_t w, int64_t delta) {
     return atomic_load(&st->gpus[index].total) == w;
 }
 
+int sums_part(unsigned slot, int index, unsigned limit, bool make) {
+    int empty = -1;
+
+    for (unsigned i = 0; i < PARTS; i++) {
+        uint64_t part = atomic_load(part_of(slot, index, i));
+
+        if (SUM_UNITS(part) == 0)
+            empty = (int)i;
+        else if (PART_LIMIT(part) == limit)
+            return (int)i;
+    }
+    return make ? empty : -1;
+}
+
+int64_t sums_charged(unsigned slot, int index, int64_t most, unsigned *limit) {
+    for (unsigned i = 0; index % ENTRIES == 0 && i < PARTS; i++) {
+        uint64_t part = atomic_load(part_of(slot, index, i));
+
+        if (SUM_UNITS(part) == 0)
+            continue;
+        *limit = PART_LIMIT(part);
+        return (int64_t)SUM_UNITS(part) < most ? (int64_t)SUM_UNITS(part) : most;
+    }
+    *limit = 0;
+    return most;
+}
+
+/* Announces a change of a slot of this process's, which nobody else announces any of. */
+static void announce(unsigned slot, int index, uint64_t op, uint64_t charge) {
+    struct state_slot *s = &sim_local->state->slots[slot];
+    uint64_t old = atomic_load_explicit(&s->gpus[index].charge, memory_order_relaxed);
+
+    if (charge != 0 || CHARGE_SEQUENCE(old) == OP_SEQUENCE(op))
+        atomic_store(&s->gpus[index].charge, charge);
+    atomic_store(&s->gpus[index].op, op);
+}
+
 /* One change of the sums by this process. The caller holds the GPU's op_mutex. */
-static int change_sums(unsigned slot, int index, int64_t delta) {
+static int change_sums(unsigned slot, int index, int64_t delta, unsigned limit) {
     struct state *st = sim_local->state;
     word *total = &st->gpus[index].total;
     uint64_t capacity = entry_bytes(index) >> UNIT_SHIFT;
     uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
     unsigned sequence = next_sequence(COMMITTED_SEQUENCE(committed));
+    int looks = 0, part = limit != 0 ? sums_part(slot, index, limit, delta > 0) : 0;
     bool reaped = false;
-    int looks = 0;
 
-    atomic_store(&st->slots[slot].gpus[index].from, 0);
-    atomic_store(&st->slots[slot].gpus[index].op, OP(sequence, sim_local->group, delta));
+    if (part < 0)
+        return -ENOMEM;
+    announce(slot, index, OP(sequence, sim_local->group, delta),
+             limit != 0 ? CHARGE(sequence, limit, (unsigned)part) : 0);
     for (;;) {
         uint64_t w = atomic_load(total), sum;
 
         sums_help(index, w);
-        if (delta > 0 && SUM_UNITS(w) + (uint64_t)delta > capacity) {
+        if (delta > 0 &&
+            (SUM_UNITS(w) + (uint64_t)delta > capacity || (limit != 0 && limits_exceeded(limit, index, delta)))) {
             if (reaped)
                 return -ENOMEM;
             reaped = true;
@@ -221,18 +340,21 @@ static int change_sums(unsigned slot, int index, int64_t delta) {
 }
 
 /* The caller holds the GPU's op_mutex, so this process's own sum stands still. */
-static int move_sums(unsigned slot, int index, int64_t units) {
+static int move_sums(unsigned slot, int index, int64_t units, unsigned limit) {
     struct state *st = sim_local->state;
     word *total = &st->gpus[index].total;
     uint64_t source = atomic_load(&st->slots[sim_local->slot].gpus[index].committed);
     uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
     unsigned sequence = next_sequence(COMMITTED_SEQUENCE(committed));
+    int part = limit != 0 ? sums_part(slot, index, limit, true) : 0;
+    int from = limit != 0 ? sums_part(sim_local->slot, index, limit, false) : 0;
 
-    if (COMMITTED_UNITS(source) < (uint64_t)units)
+    if (COMMITTED_UNITS(source) < (uint64_t)units || part < 0 || from < 0)
         return -EINVAL;
     atomic_store(&st->slots[slot].gpus[index].from_sequence, COMMITTED_SEQUENCE(source));
     atomic_store(&st->slots[slot].gpus[index].from, FROM(sequence, sim_local->slot));
-    atomic_store(&st->slots[slot].gpus[index].op, OP(sequence, sim_local->group, units));
+    announce(slot, index, OP(sequence, sim_local->group, units),
+             CHARGE(sequence, limit, (unsigned)part) | CHARGE_FROM(from) | CHARGE_MOVES);
     for (;;) {
         uint64_t w = atomic_load(total), sum = SUM(slot, sequence, SUM_UNITS(w));
 
@@ -244,11 +366,11 @@ static int move_sums(unsigned slot, int index, int64_t units) {
     }
 }
 
-int sums_move(unsigned slot, int index, int64_t units) {
+int sums_move(unsigned slot, int index, int64_t units, unsigned limit) {
     int ret;
 
     pthread_mutex_lock(&sim_local->op_mutex[index]);
-    ret = move_sums(slot, index, units);
+    ret = move_sums(slot, index, units, limit);
     pthread_mutex_unlock(&sim_local->op_mutex[index]);
     return ret;
 }
@@ -262,48 +384,22 @@ static void raise_own_peak(int index) {
         atomic_store_explicit(&slot->gpus[index].peak, units, memory_order_relaxed);
 }
 
-int sums_change(unsigned slot, int index, int64_t units) {
+int sums_change(unsigned slot, int index, int64_t units, unsigned limit) {
     int ret;
 
     if (units > 0 && mig_entry_gone(index))
         return -ENODEV;
     pthread_mutex_lock(&sim_local->op_mutex[index]);
-    ret = change_sums(slot, index, units);
+    ret = change_sums(slot, index, units, limit);
     /* It may have been destroyed since. */
     if (ret == 0 && units > 0 && !mig_may_take(index)) {
-        change_sums(slot, index, -units);
+        change_sums(slot, index, -units, limit);
         ret = -ENODEV;
     }
     if (slot == sim_local->slot)
         raise_own_peak(index);
     pthread_mutex_unlock(&sim_local->op_mutex[index]);
     return ret;
-}
-
-int sim_reserve(int gpu, uint64_t bytes) {
-    int index = entry_of(gpu), ret;
-
-    if (index < 0 || !sim_local->joined)
-        return -EINVAL;
-    if (bytes > entry_bytes(index))
-        return -ENOMEM;
-    if (bytes == 0)
-        return 0;
-    if (!limit_charge(index, to_units(bytes)))
-        return -ENOMEM;
-    ret = sums_change(sim_local->slot, index, to_units(bytes));
-    if (ret != 0)
-        limit_charge(index, -to_units(bytes));
-    return ret;
-}
-
-void sim_release(int gpu, uint64_t bytes) {
-    int index = entry_of(gpu);
-
-    if (index >= 0 && sim_local->joined && bytes != 0) {
-        sums_change(sim_local->slot, index, -to_units(bytes));
-        limit_charge(index, -to_units(bytes));
-    }
 }
 
 uint64_t sim_gpu_used(int gpu) {

@@ -13,6 +13,9 @@
 
 #define MIB ((uint64_t)1 << 20)
 
+/* "MPS v3 Memory Partitioning" in NVIDIA's documentation of MPS. */
+#define FIRST_WITH_MEMORY_LIMITS 615
+
 struct parser {
     const char *path;
     int line;
@@ -215,6 +218,8 @@ static int global_key(struct parser *p, const char *key, const char *value) {
         return mebibytes(p, key, value, &t->own_graph_bytes);
     if (strcmp(key, "private_context") == 0)
         return one_of_two(p, key, value, "handle", "active", &t->private_context_active);
+    if (strcmp(key, "memory_limits") == 0)
+        return one_of_two(p, key, value, "off", "misc", &t->memory_limits);
     if (strcmp(key, "cuda_version") == 0) {
         ret = number(p, key, value, 11000, 99990, &n);
         t->cuda_version = (int)n;
@@ -349,6 +354,7 @@ int topology_read(const char *path, struct sim_topology *topology, char *error, 
                                       .cuda_version = 12080,
                                       .device_major = 10,
                                       .device_minor = 229,
+                                      .memory_limits = true,
                                       .kernel_us = 20,
                                       .quantum_us = 2000,
                                       .switch_us = 60};
@@ -366,5 +372,6 @@ int topology_read(const char *path, struct sim_topology *topology, char *error, 
         snprintf(error, size, "%s: cannot be read", path);
     }
     fclose(file);
+    topology->memory_limits &= atoi(topology->driver_version) >= FIRST_WITH_MEMORY_LIMITS;
     return ret != 0 ? ret : check(&p);
 }

@@ -113,7 +113,7 @@ static void clear(struct CUctx_st *context) {
     arrays_context_gone(context);
     memory_context_gone(context);
     sim_count_context(context_gpu(context), -(int64_t)heaps);
-    sim_release(context_gpu(context), heaps);
+    sim_release(context_gpu(context), heaps, context);
     leave_gpu(context->device);
     context->overhead_bytes = 0;
     context->peers = 0;
@@ -132,9 +132,9 @@ static CUresult revive(struct CUctx_st *context) {
 
     TRY(gpu_error(context_gpu(context)));
     TRY(enter_gpu(context->device));
-    ret = heap_reserve_physical(context_gpu(context), overhead);
+    ret = heap_reserve_physical(context_gpu(context), overhead, context);
     if (ret == CUDA_SUCCESS && !streams_context_new(context)) {
-        sim_release(context_gpu(context), overhead);
+        sim_release(context_gpu(context), overhead, context);
         ret = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (ret != CUDA_SUCCESS) {
@@ -585,9 +585,9 @@ CUresult cuCtxSynchronize(void) {
 /* What a context takes beyond its overhead, more or less of it: all of it goes when the context does. */
 static CUresult resize_overhead(struct CUctx_st *context, uint64_t before, uint64_t after) {
     if (after > before)
-        TRY(heap_reserve_physical(context_gpu(context), after - before));
+        TRY(heap_reserve_physical(context_gpu(context), after - before, context));
     else
-        sim_release(context_gpu(context), before - after);
+        sim_release(context_gpu(context), before - after, context);
     context->overhead_bytes += after - before;
     sim_count_context(context_gpu(context), (int64_t)(after - before));
     return CUDA_SUCCESS;

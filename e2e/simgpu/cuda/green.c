@@ -154,10 +154,10 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *res
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* around the making and the end of green contexts */
 
 static CUresult take_memory(struct CUgreenCtx_st *green) {
-    TRY(heap_reserve_physical(driver->gpus[green->device], GREEN_BYTES));
+    TRY(heap_reserve_physical(driver->gpus[green->device], GREEN_BYTES, green));
     green->context = context_green_new(green->primary, green);
     if (green->context == NULL) {
-        sim_release(driver->gpus[green->device], GREEN_BYTES);
+        sim_release(driver->gpus[green->device], GREEN_BYTES, green);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     sim_count_context(driver->gpus[green->device], (int64_t)GREEN_BYTES);
@@ -210,7 +210,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
     context_wait(gone.primary);
     context_green_delete(gone.context);
     sim_count_context(driver->gpus[gone.device], -(int64_t)GREEN_BYTES);
-    sim_release(driver->gpus[gone.device], GREEN_BYTES);
+    sim_release(driver->gpus[gone.device], GREEN_BYTES, hCtx);
     cuDevicePrimaryCtxRelease_v2(gone.device);
     return CUDA_SUCCESS;
 }

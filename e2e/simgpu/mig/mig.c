@@ -654,6 +654,7 @@ static void start_afresh(int section, bool mode) {
     atomic_store(&mig->mode, mode);
     atomic_store(&mig->pending, mode);
     bind_anew(section);
+    limits_drop(section);
 }
 
 int sim_mig_reset(int gpu) {

@@ -46,7 +46,7 @@ static const char *make_context(int gpu) {
                  about->uuid);
         return problem;
     }
-    if (sim_reserve(gpu, about->context_bytes) != 0) {
+    if (sim_reserve(gpu, about->context_bytes, about) != 0) {
         snprintf(problem, sizeof(problem), "GPU %s has no memory left for the server's context", about->uuid);
         return problem;
     }

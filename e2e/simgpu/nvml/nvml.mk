@@ -22,6 +22,7 @@ NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c
 # The simulator's makefile names the sources of the state, where it has included this one.
 NVML_STATE_SRC := $(or $(SIM_STATE_SRC),$(addprefix e2e/simgpu/,state.c sums.c shared_objects.c \
 	shared_contents.c record.c turns.c faults.c health.c orders.c processes.c topology.c visible.c sharing.c \
+	memory_limits.c charges.c cgroup.c \
 	$(addprefix mig/,mig.c mig_profiles.c mig_device.c mig_events.c mig_nodes.c uuid5.c)))
 NVML_HEADERS := $(wildcard $(NVML_SIM)/*.h) $(wildcard e2e/simgpu/*.h e2e/simgpu/mig/*.h)
 
@@ -70,7 +71,7 @@ $(NVML_LIB): $(NVML_LIB_SRC:$(NVML_SIM)/%.c=$(NVML_OBJ)/%.o) $(NVML_OBJ)/unsuppo
 	$(CC) $(NVML_CFLAGS) -fPIC -fvisibility=hidden -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic \
 		-o $@ $(filter %.o %.c,$^)
 
-$(NVML_SMI): $(addprefix $(NVML_SIM)/,smi.c smi_main.c smi_mig.c smi_nvml.c smi.h smi_nvml.h) $(NVML_HEADER)
+$(NVML_SMI): $(addprefix $(NVML_SIM)/,smi.c smi_main.c smi_mig.c smi_limits.c smi_nvml.c smi.h smi_nvml.h) $(NVML_HEADER)
 	@mkdir -p $(@D)
 	$(CC) $(NVML_CFLAGS) -o $@ $(filter %.c,$^) -ldl
 

@@ -128,7 +128,7 @@ static int use_gpu(int gpu, uint64_t bytes, uint64_t busy_ns) {
         return 1;
     sim_opens(&gpu, 1);
     be_to_mps(getenv("NVML_TEST_MPS"));
-    if (sim_reserve(gpu, bytes) != 0)
+    if (sim_reserve(gpu, bytes, &bytes) != 0)
         return 1;
     while (busy_ns > 0) {
         struct sim_turn turn = sim_turn_book(gpu, busy_ns, 0);
@@ -401,7 +401,7 @@ static void test_memory(void) {
     first = start_user(0, 4096 * MIB, 0);
     check_memory(0, 4096 * MIB, 4096 * MIB);
     CHECK_EQ(sim_join(), 0);
-    CHECK_EQ(sim_reserve(0, MIB), -ENOMEM);
+    CHECK_EQ(sim_reserve(0, MIB, &first), -ENOMEM);
     end_user(first);
 
     CHECK_EQ(nvmlDeviceGetMemoryInfo_v2(gpu_handle(0), &wrong), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -771,8 +771,8 @@ static void test_accounting(void) {
     /* What a process gave back stays its greatest use; the next in its place begins anew. */
     for (int i = 0; i < 3; i++) {
         CHECK_EQ(sim_join(), 0);
-        CHECK_EQ(sim_reserve(0, (300 - (uint64_t)i) * MIB), 0);
-        sim_release(0, 200 * MIB);
+        CHECK_EQ(sim_reserve(0, (300 - (uint64_t)i) * MIB, NULL), 0);
+        sim_release(0, 200 * MIB, NULL);
         stats2.pid = (unsigned int)getpid();
         OK(nvmlDeviceGetAccountingStats_v2(device, &stats2));
         CHECK_EQ(stats2.maxMemoryUsage, (300 - (uint64_t)i) * MIB);

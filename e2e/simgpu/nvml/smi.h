@@ -20,4 +20,7 @@ int simgpu_smi_query(FILE *out, const char *fields, int header, int units);
 int simgpu_smi_mig(FILE *out, int argc, char **argv);
 int simgpu_smi_mig_mode(FILE *out, const char *gpu, const char *mode);
 
+/* `nvidia-smi memory-limits …`: argv begins behind that. Exit status. */
+int simgpu_smi_memory_limits(FILE *out, int argc, char **argv);
+
 #endif

@@ -10,7 +10,9 @@
 static int usage(void) {
     fputs("usage: nvidia-smi [-L | " QUERY "FIELD,... [" FORMAT "csv[,noheader][,nounits]] |\n"
           "                   [-i GPU] -mig 0|1 | mig [-i GPU] -lgip|-lgipp|-lgi|-lci|-cgi PROFILE[:START],... [-C]|\n"
-          "                   -cci [-gi ID]|-dci [-gi ID]|-dgi [-gi ID]]   (SIMULATED)\n",
+          "                   -cci [-gi ID]|-dci [-gi ID]|-dgi [-gi ID] |\n"
+          "                   memory-limits --set -n CGROUP --soft-limit MIB --hard-limit MIB [-i GPU] |\n"
+          "                   memory-limits --get -n CGROUP [-i GPU]]   (SIMULATED)\n",
           stderr);
     return 2;
 }
@@ -24,6 +26,8 @@ int main(int argc, char **argv) {
         return simgpu_smi_list(stdout);
     if (strcmp(argv[1], "mig") == 0)
         return simgpu_smi_mig(stdout, argc - 2, argv + 2);
+    if (strcmp(argv[1], "memory-limits") == 0)
+        return simgpu_smi_memory_limits(stdout, argc - 2, argv + 2);
     if (argc == 3 && strcmp(argv[1], "-mig") == 0)
         return simgpu_smi_mig_mode(stdout, NULL, argv[2]);
     if (argc == 5 && strcmp(argv[1], "-i") == 0 && strcmp(argv[3], "-mig") == 0)

@@ -333,13 +333,15 @@ int main(int argc, char **argv) {
         const char *name;
         const struct test *tests;
     } files[] = {
-        {"mig", mig_tests},         {"init", init_tests},       {"context", context_tests},   {"memory", memory_tests},
-        {"sums", sums_tests},       {"module", module_tests},   {"time", time_tests},         {"turns", turns_tests},
-        {"fault", fault_tests},     {"tool", tool_tests},       {"pool", pool_tests},         {"graph", graph_tests},
-        {"vmm", vmm_tests},         {"ipc", ipc_tests},         {"array", array_tests},       {"image", image_tests},
-        {"limits", limits_tests},   {"managed", managed_tests}, {"sharing", sharing_tests},   {"mps", mps_tests},
-        {"runtime", runtime_tests}, {"texture", texture_tests}, {"graphics", graphics_tests}, {"node", node_tests},
-        {"stream", stream_tests},   {"memop", memop_tests},
+        {"mig", mig_tests},         {"init", init_tests},         {"context", context_tests},
+        {"memory", memory_tests},   {"sums", sums_tests},         {"module", module_tests},
+        {"time", time_tests},       {"turns", turns_tests},       {"fault", fault_tests},
+        {"tool", tool_tests},       {"pool", pool_tests},         {"graph", graph_tests},
+        {"vmm", vmm_tests},         {"ipc", ipc_tests},           {"array", array_tests},
+        {"image", image_tests},     {"limits", limits_tests},     {"managed", managed_tests},
+        {"sharing", sharing_tests}, {"mps", mps_tests},           {"runtime", runtime_tests},
+        {"texture", texture_tests}, {"graphics", graphics_tests}, {"node", node_tests},
+        {"stream", stream_tests},   {"memop", memop_tests},       {"memory_limits", memory_limits_tests},
     };
     int passed = 0, failed = 0;
 

@@ -310,7 +310,7 @@ static void join_one_after_the_other(void *unused) {
     (void)unused;
     CHECK_INT(sim_open_all(), 0);
     CHECK_INT(sim_join(), 0);
-    CHECK_INT(sim_reserve(0, MIB), 0);
+    CHECK_INT(sim_reserve(0, MIB, NULL), 0);
 }
 
 /* Slots of the dead are used again, without anybody's asking for the record in between. */
@@ -328,12 +328,12 @@ static void sums_by_many_threads_and_processes(void *unused) {
     CHECK_INT(sim_open_all(), 0);
     CHECK_INT(sim_join(), 0);
     for (int i = 0; i < 20000; i++) {
-        CHECK_INT(sim_reserve(0, 64 * 1024), 0);
-        CHECK_INT(sim_reserve(1, 128 * 1024), 0);
-        sim_release(0, 64 * 1024);
-        sim_release(1, 128 * 1024);
+        CHECK_INT(sim_reserve(0, 64 * 1024, NULL), 0);
+        CHECK_INT(sim_reserve(1, 128 * 1024, NULL), 0);
+        sim_release(0, 64 * 1024, NULL);
+        sim_release(1, 128 * 1024, NULL);
     }
-    CHECK_INT(sim_reserve(0, 64 * 1024), 0);
+    CHECK_INT(sim_reserve(0, 64 * 1024, NULL), 0);
     say('r');
     hear();
 }
@@ -356,15 +356,15 @@ static void nothing_is_lost_between_processes(void) {
 }
 
 static void a_reservation_is_for_those_who_joined(void) {
-    CHECK_INT(sim_reserve(0, 1), -EINVAL);
+    CHECK_INT(sim_reserve(0, 1, NULL), -EINVAL);
     CHECK_INT(sim_open_all(), 0);
-    CHECK_INT(sim_reserve(0, 1), -EINVAL);
+    CHECK_INT(sim_reserve(0, 1, NULL), -EINVAL);
     CHECK_INT(sim_join(), 0);
-    CHECK_INT(sim_reserve(0, 1), 0);
+    CHECK_INT(sim_reserve(0, 1, NULL), 0);
     CHECK_INT(sim_gpu_used(0), 64 * 1024);
-    CHECK_INT(sim_reserve(2, 1), -EINVAL);
-    CHECK_INT(sim_reserve(0, GPU0_BYTES), -ENOMEM);
-    CHECK_INT(sim_reserve(0, UINT64_MAX), -ENOMEM);
+    CHECK_INT(sim_reserve(2, 1, NULL), -EINVAL);
+    CHECK_INT(sim_reserve(0, GPU0_BYTES, NULL), -ENOMEM);
+    CHECK_INT(sim_reserve(0, UINT64_MAX, NULL), -ENOMEM);
     sim_close();
     CHECK_INT(look("test").used[0], 0);
 }

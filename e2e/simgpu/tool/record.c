@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "json.h"
+#include "memory_limits.h"
 #include "record_mig.h"
 #include "shared_objects.h"
 #include "state.h"
@@ -113,6 +114,22 @@ static void gpu_json(struct json *json, int i) {
     json_close(json, '}');
 }
 
+static int limit_json(const struct sim_memory_limit_info *info, void *arg) {
+    struct json *json = arg;
+
+    json_open(json, NULL, '{');
+    json_string(json, "cgroup", info->path);
+    json_number(json, "cgroup_id", info->cgroup);
+    json_bool(json, "removed", info->removed);
+    json_string(json, "gpu_uuid", sim_gpu(info->gpu)->uuid);
+    json_number(json, "soft_bytes", info->soft);
+    json_number(json, "hard_bytes", info->hard);
+    json_number(json, "bytes", info->used);
+    json_number(json, "peak_bytes", info->peak);
+    json_close(json, '}');
+    return 0;
+}
+
 static int print_json(void) {
     struct json json = {.out = stdout};
 
@@ -130,6 +147,9 @@ static int print_json(void) {
     json_close(&json, ']');
     json_open(&json, "groups", '[');
     sim_each_group(group_json, &json);
+    json_close(&json, ']');
+    json_open(&json, "memory_limits", '[');
+    sim_each_memory_limit(limit_json, &json);
     json_close(&json, ']');
     mig_json(&json);
     json_close(&json, '}');
@@ -174,7 +194,24 @@ static int group_text(const struct sim_group_info *info, void *arg) {
     return 0;
 }
 
+static int limit_text(const struct sim_memory_limit_info *info, void *arg) {
+    bool *headed = arg;
+
+    if (!*headed)
+        printf("\n%-40s %3s %12s %12s %12s\n", "memory limit of cgroup", "GPU", "MiB", "peak MiB", "limit MiB");
+    *headed = true;
+    printf("%-40s %3d %12.2f %12.2f ", info->path, info->gpu, (double)info->used / MIB, (double)info->peak / MIB);
+    if (info->hard == SIM_MEMORY_LIMIT_MAX)
+        printf("%12s", "none");
+    else
+        printf("%12.2f", (double)info->hard / MIB);
+    printf("%s\n", info->removed ? "  removed" : "");
+    return 0;
+}
+
 static int print_text(void) {
+    bool headed = false;
+
     printf("SIMULATED GPUs\n");
     for (int i = 0; i < sim_index_count(); i++) {
         if (sim_gpu(i) == NULL)
@@ -191,6 +228,7 @@ static int print_text(void) {
     printf("\n%-33s %3s %12s %12s %12s %12s %12s\n", "group", "GPU", "MiB", "peak MiB", "processes", "launches",
            "busy ms");
     sim_each_group(group_text, NULL);
+    sim_each_memory_limit(limit_text, &headed);
     mig_text();
     return 0;
 }

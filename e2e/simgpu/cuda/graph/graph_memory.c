@@ -106,7 +106,7 @@ static CUresult grow(CUdevice device, uint64_t most) {
     struct reserve *r = &reserves[device];
 
     if (most > r->reserved) {
-        TRY(heap_reserve_physical(driver->gpus[device], most - r->reserved));
+        TRY(heap_reserve_physical(driver->gpus[device], most - r->reserved, r));
         r->reserved = most;
         raise_to(&r->reserved_high, most);
     }
@@ -223,7 +223,7 @@ static void trim(CUdevice device) {
     r->mapped = keep;
     if (keep >= r->reserved)
         return;
-    sim_release(driver->gpus[device], r->reserved - keep);
+    sim_release(driver->gpus[device], r->reserved - keep, r);
     r->reserved = keep;
 }
 
@@ -245,7 +245,7 @@ void graph_memory_reset(CUdevice device) {
         if (alloc->device == device && alloc->allocated)
             set_free(alloc);
     }
-    sim_release(driver->gpus[device], r->reserved);
+    sim_release(driver->gpus[device], r->reserved, r);
     r->reserved = r->mapped = r->busy = 0;
     graph_unlock();
 }

@@ -141,7 +141,7 @@ static CUresult take_code_memory(struct CUctx_st *context, uint64_t bytes) {
     uint64_t needed = code_beyond_included(context->code_bytes + bytes);
 
     if (needed > context->code_reserved_bytes)
-        TRY(heap_reserve_physical(context_gpu(context), needed - context->code_reserved_bytes));
+        TRY(heap_reserve_physical(context_gpu(context), needed - context->code_reserved_bytes, &context->code_bytes));
     else
         needed = context->code_reserved_bytes;
     context->code_reserved_bytes = needed;
@@ -154,7 +154,7 @@ static void give_code_memory(struct CUctx_st *context, uint64_t bytes) {
 
     context->code_bytes -= bytes;
     needed = code_beyond_included(context->code_bytes);
-    sim_release(context_gpu(context), context->code_reserved_bytes - needed);
+    sim_release(context_gpu(context), context->code_reserved_bytes - needed, &context->code_bytes);
     context->code_reserved_bytes = needed;
 }
 

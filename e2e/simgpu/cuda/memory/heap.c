@@ -249,12 +249,12 @@ void *heap_range_owner(CUdeviceptr address, enum extent_kind kind) {
     return owner;
 }
 
-CUresult heap_reserve_physical(int gpu, uint64_t bytes) {
+CUresult heap_reserve_physical(int gpu, uint64_t bytes, const void *owner) {
     int fault = sim_fault_alloc_take(gpu), ret;
 
     if (fault != 0)
         return (CUresult)fault;
-    ret = sim_reserve(gpu, bytes);
+    ret = sim_reserve(gpu, bytes, owner);
     /* Its MIG instance was destroyed, or the GPU is in MIG mode now. */
     if (ret == -ENODEV)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -362,22 +362,23 @@ static CUresult alloc_packed(struct CUctx_st *context, uint64_t size, enum pack_
     pthread_mutex_unlock(&mutex);
     if (*address != 0)
         return CUDA_SUCCESS;
-    if (sim_reserve(context_gpu(context), physical) != 0)
+    if (sim_reserve(context_gpu(context), physical, address) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mutex);
     /* Another thread may have made a block meanwhile; an empty one is not kept. */
     *address = pack_place(context, kind, size);
     if (*address == 0 && (extent = context_extent(context, EXTENT_PACKED, kind, BLOCK, physical)) != NULL) {
+        sim_pass(address, extent);
         pack_file(extent);
         *address = pack_place(context, kind, size);
     }
     pthread_mutex_unlock(&mutex);
     if (extent == NULL)
-        sim_release(context_gpu(context), physical);
+        sim_release(context_gpu(context), physical, address);
     return *address != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Under no lock. `physical` was reserved already, and is given back on failure. */
+/* Under no lock. `physical` was reserved already, by the owner `address`, and is given back on failure. */
 static CUresult alloc_extent(struct CUctx_st *context, uint64_t size, uint64_t physical, enum pack_kind kind,
                              CUdeviceptr *address) {
     struct extent *extent = NULL;
@@ -385,10 +386,12 @@ static CUresult alloc_extent(struct CUctx_st *context, uint64_t size, uint64_t p
     if (size <= HIGH_BLOCKS * BLOCK) {
         pthread_mutex_lock(&mutex);
         extent = context_extent(context, EXTENT_LINEAR, kind, size, physical);
+        if (extent != NULL)
+            sim_pass(address, extent);
         pthread_mutex_unlock(&mutex);
     }
     if (extent == NULL) {
-        sim_release(context_gpu(context), physical);
+        sim_release(context_gpu(context), physical, address);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *address = heap_extent_address(extent);
@@ -404,7 +407,7 @@ static CUresult alloc_big(struct CUctx_st *context, uint64_t size, enum pack_kin
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (fault != 0)
         return (CUresult)fault;
-    if (sim_reserve(context_gpu(context), physical) != 0)
+    if (sim_reserve(context_gpu(context), physical, address) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     return alloc_extent(context, size, physical, kind, address);
 }
@@ -437,11 +440,12 @@ static uint64_t let_go_of_physical(struct extent *extent) {
     return 0;
 }
 
-/* Under the mutex. How many bytes of which GPU are free by it is for the caller to give back. */
-static CUresult free_locked(CUdeviceptr address, int *gpu, uint64_t *physical) {
+/* Under the mutex. How many bytes of which GPU and owner are free by it is for the caller to give back. */
+static CUresult free_locked(CUdeviceptr address, int *gpu, uint64_t *physical, const void **owner) {
     struct extent *extent = extent_at(block_at(address));
     CUdeviceptr base;
 
+    *owner = extent;
     if (extent == NULL || (extent->kind != EXTENT_LINEAR && extent->kind != EXTENT_PACKED))
         return CUDA_ERROR_INVALID_VALUE;
     base = heap_extent_address(extent);
@@ -470,6 +474,7 @@ static CUresult free_locked(CUdeviceptr address, int *gpu, uint64_t *physical) {
 }
 
 CUresult heap_free(CUdeviceptr address) {
+    const void *owner;
     uint64_t physical;
     CUresult ret;
     int gpu;
@@ -482,9 +487,9 @@ CUresult heap_free(CUdeviceptr address) {
         return range_free(address);
 
     pthread_mutex_lock(&mutex);
-    ret = free_locked(address, &gpu, &physical);
+    ret = free_locked(address, &gpu, &physical, &owner);
     if (ret == CUDA_SUCCESS) {
-        sim_release(gpu, physical); /* before the address can be given out again */
+        sim_release(gpu, physical, owner); /* before the address can be given out again */
         sim_count_allocation(gpu, -1);
     }
     pthread_mutex_unlock(&mutex);
@@ -600,7 +605,7 @@ static CUresult share_locked(struct extent *extent) {
         return CUDA_SUCCESS;
     REQUIRE(sim_shared_new(SIM_SHARED_IPC, driver->gpus[extent->device], extent->blocks * BLOCK, &object) == 0,
             CUDA_ERROR_OUT_OF_MEMORY);
-    if (sim_shared_adopt(object, extent->physical) != 0) {
+    if (sim_shared_adopt(object, extent->physical, extent) != 0) {
         sim_shared_drop(object);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -634,7 +639,10 @@ void memory_context_gone(struct CUctx_st *context) {
     while (context->allocations != 0) {
         struct extent *extent = &extents[context->allocations - 1];
 
-        physical += let_go_of_physical(extent);
+        if (sim_has_charges())
+            sim_release(context_gpu(context), let_go_of_physical(extent), extent);
+        else
+            physical += let_go_of_physical(extent);
         if (extent->kind == EXTENT_PACKED) {
             count += pack_count(extent->pack);
             pack_delete(extent->pack);
@@ -645,7 +653,7 @@ void memory_context_gone(struct CUctx_st *context) {
         extent_delete(extent);
     }
     memset(context->packs, 0, sizeof(context->packs));
-    sim_release(context_gpu(context), physical); /* before the addresses can be given out again */
+    sim_release(context_gpu(context), physical, NULL); /* before the addresses can be given out again */
     sim_count_allocation(context_gpu(context), -count);
     pthread_mutex_unlock(&mutex);
 }

@@ -85,7 +85,7 @@ CUresult device_bytes(CUdeviceptr address, uint64_t size, char **bytes);
 bool heap_address(CUdeviceptr address);
 
 /* Physical memory of a GPU, with the faults that were ordered: CUDA_SUCCESS, or why not. */
-CUresult heap_reserve_physical(int gpu, uint64_t bytes);
+CUresult heap_reserve_physical(int gpu, uint64_t bytes, const void *owner);
 
 /* Address space without physical memory of its own, for what is mapped by hand. heap_free gives it back. */
 CUresult heap_alloc_unbacked(struct CUctx_st *context, uint64_t size, CUdeviceptr *address);

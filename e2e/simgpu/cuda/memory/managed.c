@@ -35,11 +35,11 @@ static bool ready(void) {
     return blocks != NULL;
 }
 
-/* ---- Moving. Under the heap's lock. ---- */
+/* ---- Moving. Under the heap's lock. It has no owner: no limit of a cgroup counts managed memory. ---- */
 
 static void take_off(struct block *block) {
     if (block->at >= FIRST_DEVICE)
-        sim_release(driver->gpus[block->at - FIRST_DEVICE], SIM_GRANULARITY);
+        sim_release(driver->gpus[block->at - FIRST_DEVICE], SIM_GRANULARITY, NULL);
     block->at = NOWHERE;
 }
 
@@ -58,11 +58,11 @@ static bool bring(uint32_t first, uint32_t count, CUdevice device) {
         missing += wanted_at(&blocks[i], place);
     if (missing == 0)
         return true;
-    reserved = sim_reserve(gpu, missing * SIM_GRANULARITY) == 0;
+    reserved = sim_reserve(gpu, missing * SIM_GRANULARITY, NULL) == 0;
     for (uint32_t i = first; i < first + count; i++) {
         if (!wanted_at(&blocks[i], place))
             continue;
-        if (!reserved && sim_reserve(gpu, SIM_GRANULARITY) != 0)
+        if (!reserved && sim_reserve(gpu, SIM_GRANULARITY, NULL) != 0)
             return false;
         take_off(&blocks[i]);
         blocks[i].at = place;

@@ -4,6 +4,7 @@
 #include "cuda/work/engine.h"
 #include "heap.h"
 #include "host_memory.h"
+#include "memory_limits.h"
 #include "sharing.h"
 
 #define PITCH_ALIGNMENT 512
@@ -73,16 +74,24 @@ CUresult cuMemFree(CUdeviceptr_v1 dptr) {
     return cuMemFree_v2(dptr);
 }
 
-static void apply_limit(int gpu, size_t *free, size_t *total) {
-    uint64_t limit = sim_limit_of(gpu), charged = sim_charged(gpu);
-
-    if (limit == 0 || limit >= *total)
+static void cap(uint64_t limit, uint64_t charged, size_t *free, size_t *total) {
+    if (limit >= *total)
         return;
     *total = limit;
     if (charged >= limit)
         *free = 0;
     else if (*free > limit - charged)
         *free = limit - charged;
+}
+
+/* Of the process, by MPS, and of its cgroup. */
+static void apply_limits(int gpu, size_t *free, size_t *total) {
+    struct sim_memory_limit cgroup;
+
+    if (sim_limit_of(gpu) != 0)
+        cap(sim_limit_of(gpu), sim_charged(gpu), free, total);
+    if (sim_memory_limit_shown(gpu, &cgroup))
+        cap(cgroup.hard, cgroup.used, free, total);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
@@ -93,7 +102,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     used = sim_gpu_used(context_gpu(context));
     *total = device_gpu(context->device)->memory_bytes;
     *free = used < *total ? *total - used : 0;
-    apply_limit(context_gpu(context), free, total);
+    apply_limits(context_gpu(context), free, total);
     return CUDA_SUCCESS;
 }
 

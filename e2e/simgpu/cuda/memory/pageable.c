@@ -54,13 +54,14 @@ static struct page *page_of(uint64_t number) {
     return &pages[used++];
 }
 
+/* It has no owner: no limit of a cgroup counts memory of the program's own. */
 static void move(struct page *page, CUdevice device) {
     if (page->device == device)
         return;
-    if (device != CU_DEVICE_CPU && sim_reserve(driver->gpus[device], SIM_GRANULARITY) != 0)
+    if (device != CU_DEVICE_CPU && sim_reserve(driver->gpus[device], SIM_GRANULARITY, NULL) != 0)
         return;
     if (page->device != CU_DEVICE_CPU)
-        sim_release(driver->gpus[page->device], SIM_GRANULARITY);
+        sim_release(driver->gpus[page->device], SIM_GRANULARITY, NULL);
     page->device = device;
 }
 

@@ -262,7 +262,7 @@ static bool reserve(const struct pool *pool, uint64_t bytes) {
     if (bytes > most || pool->reserved > most - bytes)
         return false;
     return pool->object != 0 ? sim_shared_reserve(pool->object, bytes) == 0
-                             : sim_reserve(driver->gpus[pool->device], bytes) == 0;
+                             : sim_reserve(driver->gpus[pool->device], bytes, pool) == 0;
 }
 
 static void give_back(const struct pool *pool, uint64_t bytes) {
@@ -271,7 +271,7 @@ static void give_back(const struct pool *pool, uint64_t bytes) {
     if (pool->object != 0)
         sim_shared_release(pool->object, bytes);
     else
-        sim_release(driver->gpus[pool->device], bytes);
+        sim_release(driver->gpus[pool->device], bytes, pool);
 }
 
 static bool map_contents(const struct pool *pool, struct extent *extent, uint64_t offset, uint64_t bytes) {

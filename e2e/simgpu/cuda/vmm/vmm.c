@@ -88,13 +88,15 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         gpu = driver->gpus[prop->location.id];
         TRY(gpu_error(gpu));
-        TRY(heap_reserve_physical(gpu, size));
+        TRY(heap_reserve_physical(gpu, size, handle));
     }
     pthread_mutex_lock(&vmm_mutex);
     ret = create_locked(prop, size, &memory);
+    if (ret == CUDA_SUCCESS)
+        sim_pass(handle, memory);
     pthread_mutex_unlock(&vmm_mutex);
     if (ret != CUDA_SUCCESS) {
-        sim_release(gpu, size);
+        sim_release(gpu, size, handle);
         return ret;
     }
     sim_count_allocation(gpu, 1);

@@ -49,7 +49,7 @@ void vmm_drop_locked(struct vmm_memory *memory) {
         content_free(memory->content, memory->size);
     if (!memory->imported && !memory->multicast && memory->device != CU_DEVICE_CPU) {
         if (memory->object == 0)
-            sim_release(driver->gpus[memory->device], memory->size);
+            sim_release(driver->gpus[memory->device], memory->size, memory);
         sim_count_allocation(driver->gpus[memory->device], -1);
     }
     handle_delete(&memories, memory);
@@ -84,7 +84,7 @@ CUresult vmm_share_locked(struct vmm_memory *memory) {
     atomic_store(&about.words[WORD_FLAGS], (uint64_t)memory->prop.allocFlags.compressionType << 24 |
                                                (uint64_t)memory->prop.allocFlags.gpuDirectRDMACapable << 16 |
                                                memory->prop.allocFlags.usage);
-    if (memory->device != CU_DEVICE_CPU && sim_shared_adopt(object, memory->size) != 0) {
+    if (memory->device != CU_DEVICE_CPU && sim_shared_adopt(object, memory->size, memory) != 0) {
         sim_shared_drop(object);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

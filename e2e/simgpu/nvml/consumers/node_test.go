@@ -131,7 +131,11 @@ func order(t *testing.T, args ...string) {
 // hold starts a process that takes memory of GPU 0 through the simulated CUDA driver, and returns when it has it.
 func hold(t *testing.T, bytes int) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(testProgram("nvml-hold"), fmt.Sprint(bytes))
+	return startHolding(t, exec.Command(testProgram("nvml-hold"), fmt.Sprint(bytes)))
+}
+
+func startHolding(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
+	t.Helper()
 	stdin, err := cmd.StdinPipe()
 	must.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
