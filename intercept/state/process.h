@@ -65,14 +65,10 @@ struct shard {
     uint64_t last_number;     /* the last number of a block, or of further charges */
 };
 
-/*
- * The charge of one block that a process keeps on a GPU as long as it has blocks of small allocations there. In a full claim
- * it covers the next small allocation, which may have a place in a block or not: only the driver knows that.
- */
+/* See memory/reserve.h. */
 struct reserve {
     struct lock lock;       /* held by the call that it covers */
-    _Atomic uint32_t place; /* 1 + the region in which it is taken; 0: not there, or it covers a call */
-    _Atomic uint32_t blocks;
+    _Atomic uint64_t state; /* how many blocks there are, and above them the place; none while it covers a call */
 };
 
 /* Kinds of objects: everything else that has a handle. See memory/objects.h. */
