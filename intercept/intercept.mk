@@ -18,8 +18,8 @@ INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -f
     -ftls-model=initial-exec -ffile-prefix-map=$(CURDIR)=. -I$(INTERCEPT)
 
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*/*.h)
-SHADOW_REGION := $(addprefix region/,region file teardown read tags share)
-SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
+SHADOW_REGION := $(addprefix region/,region limit file teardown read tags share)
+SHADOW_COMMON := $(SHADOW_REGION) region/claims region/open system/explain driver/real
 SHADOW_IMAGE := $(addprefix image/,image ptx)
 SHADOW_STATE := $(addprefix state/,process table charge gpus visible contexts)
 SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports pools holes streams)
@@ -27,7 +27,7 @@ SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries va
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
     $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr refused sparse vmm)
 # Compute shares, only in the governed library.
-SHADOW_GOVERNOR := $(addprefix governor/,page queues connection passage turn agent launches)
+SHADOW_GOVERNOR := $(addprefix governor/,page queues contexts connection passage turn agent launches)
 SHADOW_SAME := $(SHADOW_COMMON) $(SHADOW_IMAGE) state/table
 SHADOW_GOVERNED := $(SHADOW_SAME) $(addprefix governed/,$(filter-out $(SHADOW_SAME),$(SHADOW_CUDA)) $(SHADOW_GOVERNOR))
 SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml visible members memory processes usage)

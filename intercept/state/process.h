@@ -174,6 +174,10 @@ struct process *process_memory(void);
  * cannot be opened. Called after a driver's call succeeded, so that the driver's errors come first. */
 CUresult process_open(struct process **process);
 
+/* Opens the claims as far as the library needs them: in state/charge.c to take memory. False, with a line on stderr, if that
+ * fails. */
+bool process_claims(struct claims *claims);
+
 /* The state if its regions are open. NULL if not: then this process holds nothing. */
 struct process *process_if_open(void);
 
