@@ -27,7 +27,8 @@ func createContainer(opts options, state *specs.State) error {
 	if opts.unlimited {
 		return nil
 	}
-	if err := drivercopies.Overmount(program, shadow.Libraries{Dir: opts.shadowDir, Governed: opts.governed}); err != nil {
+	libraries := shadow.Libraries{Dir: opts.shadowDir, Governed: opts.governed, ComputeOnly: opts.computeOnly}
+	if err := drivercopies.Overmount(program, libraries); err != nil {
 		return fmt.Errorf("shadow the driver copies in container %s: %w", state.ID, err)
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 )
 
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
-	"[--shadow-dir DIR [--governed] | --unlimited] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
+	"[--shadow-dir DIR [--governed | --compute-only] | --unlimited] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
 
 // Program is Main for a process of its own, which first drops the privileges that it does not need. The role in the container's
 // mount namespace needs them to mount.
@@ -117,7 +117,9 @@ type options struct {
 	unlimited bool
 	// governed reports that the container's programs compute in turns.
 	governed bool
-	claims   []string
+	// computeOnly reports that they do, and that the driver limits their memory.
+	computeOnly bool
+	claims      []string
 	// gpuNodes are the paths of NVIDIA's device nodes that the container has for its claims.
 	gpuNodes []string
 }
@@ -131,6 +133,7 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&opts.shadowDir, "shadow-dir", "", "")
 	flags.BoolVar(&opts.unlimited, "unlimited", false, "")
 	flags.BoolVar(&opts.governed, "governed", false, "")
+	flags.BoolVar(&opts.computeOnly, "compute-only", false, "")
 	flags.Func("gpu-node", "", func(path string) error {
 		opts.gpuNodes = append(opts.gpuNodes, path)
 		return nil

@@ -18,25 +18,30 @@ INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -f
     -ftls-model=initial-exec -ffile-prefix-map=$(CURDIR)=. -I$(INTERCEPT)
 
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*/*.h)
-SHADOW_REGION := $(addprefix region/,region file teardown read tags share)
-SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
+SHADOW_REGION := $(addprefix region/,region limit file teardown read tags share)
+SHADOW_COMMON := $(SHADOW_REGION) region/claims region/open system/explain driver/real
 SHADOW_IMAGE := $(addprefix image/,image ptx)
 SHADOW_STATE := $(addprefix state/,process table charge gpus visible contexts)
 SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports pools holes streams)
 SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
     $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr refused sparse vmm)
-# Compute shares, only in the governed library.
-SHADOW_GOVERNOR := $(addprefix governor/,page queues connection passage turn agent launches)
+# Compute shares.
+SHADOW_TURNS := $(addprefix governor/,page queues connection passage turn agent launches)
+SHADOW_GOVERNOR := $(SHADOW_TURNS) governor/contexts
 SHADOW_SAME := $(SHADOW_COMMON) $(SHADOW_IMAGE) state/table
 SHADOW_GOVERNED := $(SHADOW_SAME) $(addprefix governed/,$(filter-out $(SHADOW_SAME),$(SHADOW_CUDA)) $(SHADOW_GOVERNOR))
+# Compute shares alone.
+SHADOW_COMPUTE_SAME := region/limit region/claims system/explain driver/real
+SHADOW_COMPUTE := $(SHADOW_COMPUTE_SAME) $(addprefix compute/,driver/cuda_real cuda/procaddr compute/contexts \
+    $(addprefix state/,process gpus visible) $(SHADOW_TURNS))
 SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml visible members memory processes usage)
 
 # -z nodelete: the state of a process outlives dlclose. libdl.so.2 has dlsym before glibc 2.34, see driver/real.c.
 SHADOW_LDFLAGS := -shared -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-as-needed
 
 .PHONY: shadow
-shadow: $(BUILD)/lib/libcuda.so.1 $(BUILD)/lib/libnvidia-ml.so.1 $(BUILD)/lib/governed/libcuda.so.1
+shadow: $(BUILD)/lib/libcuda.so.1 $(BUILD)/lib/libnvidia-ml.so.1 $(addprefix $(BUILD)/lib/,governed/libcuda.so.1 compute/libcuda.so.1)
 
 $(INTERCEPT_BUILD)/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/intercept.mk
 	@mkdir -p $(@D)
@@ -45,6 +50,10 @@ $(INTERCEPT_BUILD)/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/inter
 $(INTERCEPT_BUILD)/governed/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/intercept.mk
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_CFLAGS) -DTRANCHE_GOVERNED -c -o $@ $<
+
+$(INTERCEPT_BUILD)/compute/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/intercept.mk
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_CFLAGS) -DTRANCHE_GOVERNED -DTRANCHE_COMPUTE_ONLY -c -o $@ $<
 
 # An empty library whose SONAME is the path of the driver's library, relative to the shadow's directory. That file is not named
 # libcuda.so.1, or LD_LIBRARY_PATH with its directory would bypass the shadow.
@@ -67,6 +76,7 @@ endef
 $(eval $(call shadow_library,libcuda.so.1,$(SHADOW_CUDA)))
 $(eval $(call shadow_library,libnvidia-ml.so.1,$(SHADOW_NVML)))
 $(eval $(call shadow_library,libcuda.so.1,$(SHADOW_GOVERNED),governed/))
+$(eval $(call shadow_library,libcuda.so.1,$(SHADOW_COMPUTE),compute/))
 
 # --- tests ---
 
@@ -90,6 +100,9 @@ INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c objects_t
 INTERCEPT_governor_test := -DTRANCHE_GOVERNED \
     $(addprefix $(INTERCEPT_TESTS)/,governor_test.c governor_double.c governor_driver.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA)) $(SHADOW_GOVERNOR)))
+INTERCEPT_compute_test := -DTRANCHE_GOVERNED -DTRANCHE_COMPUTE_ONLY \
+    $(addprefix $(INTERCEPT_TESTS)/,governor_test.c governor_double.c governor_driver.c check.c fixture.c) \
+    $(patsubst %,$(INTERCEPT)/%.c,$(patsubst compute/%,%,$(filter-out driver/real,$(SHADOW_COMPUTE))))
 # With the simulated driver's reader of images.
 INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \
     $(SHADOW_IMAGE:%=$(INTERCEPT)/%.c) $(INTERCEPT)/system/explain.c \
@@ -130,7 +143,7 @@ shadow-nvml-headers:
 	    "$$($(GO) list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/gen/nvml/nvml.h"
 
 # Processes end while their agent's thread runs, which the leak sanitizer cannot stop; children start threads.
-GOVERNOR_TEST := ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=die_after_fork=0:atexit_sleep_ms=0 $(INTERCEPT_TEST_BUILD)/governor_test
+TURNS_TEST := ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=die_after_fork=0:atexit_sleep_ms=0 $(INTERCEPT_TEST_BUILD)
 
 # Only the tests that start, kill and stop processes; stopped ones stay so for a minute.
 .PHONY: shadow-life
@@ -139,7 +152,7 @@ shadow-life: shadow $(if $(SIM_LIB),sim)
 
 # SHADOW_TEST_SEED repeats a failed random test. The last tests need the simulated GPU, which the top GNUmakefile builds.
 .PHONY: shadow-test
-shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan governor_test-asan) shadow-nvml-headers shadow-cuda-headers
+shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan governor_test-asan compute_test-asan) shadow-nvml-headers shadow-cuda-headers
 	$(INTERCEPT_TEST_BUILD)/lock_test
 	$(INTERCEPT_TEST_BUILD)/gate_test
 	$(INTERCEPT_TEST_BUILD)/region_test-asan $(SHADOW_TEST_SEED)
@@ -147,19 +160,23 @@ shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,la
 	$(INTERCEPT_TEST_BUILD)/region_fault_test-asan
 	$(INTERCEPT_TEST_BUILD)/image_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/shadow_test-asan $(SHADOW_TEST_SEED)
-	$(GOVERNOR_TEST)-asan
+	$(TURNS_TEST)/governor_test-asan
+	$(TURNS_TEST)/compute_test-asan
 	CC='$(CC)' $(INTERCEPT_TESTS)/loader_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD)
 	$(INTERCEPT_TESTS)/limit_test.sh $(BUILD)
+	CC='$(CC)' $(INTERCEPT_TESTS)/compute_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_test.sh $(BUILD)
 	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD)
 	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD) governed
+	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD) compute
 
 .PHONY: shadow-tsan
-shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan governor_test-tsan)
+shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan governor_test-tsan compute_test-tsan)
 	$(INTERCEPT_TEST_BUILD)/region_threads-tsan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/shadow_test-tsan 1 test_threads test_first_calls_of_many_threads test_contexts test_full_blocks_of_many_threads
-	$(GOVERNOR_TEST)-tsan
+	$(TURNS_TEST)/governor_test-tsan
+	$(TURNS_TEST)/compute_test-tsan
 
 # --- benchmark ---
 

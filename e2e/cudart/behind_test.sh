@@ -44,11 +44,11 @@ exports() { # LIBRARY
 
 # --- every name, by every way ---
 
-check_names() { # DRIVER LIBRARY
-    local shadow=$work/$1/shadow/$2.so.1 driver=$work/$1/shadow/.tranche/driver-$2.so how
+check_names() { # DRIVER LIBRARY [KIND]
+    local shadow=$work/$1/${3:-shadow}/$2.so.1 driver=$work/$1/${3:-shadow}/.tranche/driver-$2.so how
     exports "$shadow" >"$work/shadowed"
     exports "$driver" >"$work/wanted-names"
-    check "$1, $2: names" 1 "$(($(wc -l <"$work/wanted-names") > 200))"
+    check "$1, $2${3:+, $3}: names" 1 "$(($(wc -l <"$work/wanted-names") > 200))"
     # What is not in front is the driver's own: nothing is lost, and nothing that the shadow has is passed by.
     awk -v shadow="$shadow" -v driver="$driver" 'NR == FNR { own[$1]; next } { print $1, $1 in own ? shadow : driver }' \
         "$work/shadowed" "$work/wanted-names" >"$work/wanted"
@@ -56,23 +56,23 @@ check_names() { # DRIVER LIBRARY
         -Wl,--unresolved-symbols=ignore-in-shared-libs -Wl,-rpath,"${shadow%/*}" -ldl
     for how in dlopen deepbind dlmopen linked; do
         "$work/names$([ $how != linked ] || echo -linked)" $how "$shadow" "$work/wanted-names" >"$work/got" 2>&1 || true
-        check "$1, $2: what $how leads to" "" "$(diff "$work/wanted" "$work/got" | head)"
+        check "$1, $2${3:+, $3}: what $how leads to" "" "$(diff "$work/wanted" "$work/got" | head)"
     done
 }
 
 # --- cuGetProcAddress, for every name at every version ---
 
-check_answers() { # DRIVER
-    local bare=$work/$1/bare/libcuda.so.1 shadow=$work/$1/shadow/libcuda.so.1
+check_answers() { # DRIVER [KIND]
+    local bare=$work/$1/bare/libcuda.so.1 shadow=$work/$1/${2:-shadow}/libcuda.so.1
     exports "$shadow" >"$work/shadowed"
     exports "$bare" | sed 's/_ptsz$\|_ptds$//; s/_v[0-9]*$//' | sort -u >"$work/wanted-names"
     "$work/answers" "$bare" "$work/wanted-names" >"$work/real"
     "$work/answers" "$shadow" "$work/wanted-names" >"$work/ours"
     # By whom each is answered.
-    check "$1: functions that cuGetProcAddress gives past the shadow" "" \
+    check "$1${2:+, $2}: functions that cuGetProcAddress gives past the shadow" "" \
         "$(awk -v shadow="$shadow" 'NR == FNR { own[$1]; next } $5 in own && $6 != shadow { print $1, $5, $6 }' \
             "$work/shadowed" "$work/ours" | sort -u)"
-    check "$1: functions of the shadow that cuGetProcAddress gives" 1 \
+    check "$1${2:+, $2}: functions of the shadow that cuGetProcAddress gives" 1 \
         "$(($(awk -v shadow="$shadow" '$6 == shadow { print $5 }' "$work/ours" | sort -u | wc -l) > 60))"
     awk -v driver="$1" '
         function given() { return $5 == "=" ? "=" $6 "/" $7 : $5 }
@@ -88,14 +88,14 @@ check_answers() { # DRIVER
 
 # --- what the functions in front return ---
 
-check_calls() { # DRIVER LIBRARY
+check_calls() { # DRIVER LIBRARY [KIND]
     local path=$work/$1
-    exports "$path/shadow/$2.so.1" >"$work/shadowed"
+    exports "$path/${3:-shadow}/$2.so.1" >"$work/shadowed"
     exports "$path/bare/$2.so.1" | join - "$work/shadowed" >"$work/wanted-names"
     "$work/calls" "$path/bare/$2.so.1" "$work/wanted-names" >"$work/real" 2>"$work/errors" &
-    "$work/calls" "$path/shadow/$2.so.1" "$work/wanted-names" >"$work/ours" 2>>"$work/errors"
+    "$work/calls" "$path/${3:-shadow}/$2.so.1" "$work/wanted-names" >"$work/ours" 2>>"$work/errors"
     wait $!
-    check "$1, $2: calls" $(($(wc -l <"$work/wanted-names") * 4)) "$(wc -l <"$work/ours")"
+    check "$1, $2${3:+, $3}: calls" $(($(wc -l <"$work/wanted-names") * 4)) "$(wc -l <"$work/ours")"
     paste -d ' ' <(sed 's/signal /signal-/' "$work/real") <(sed 's/signal /signal-/' "$work/ours") |
         awk -v driver="$1" '$1 " " $2 " " $3 != $5 " " $6 " " $7 { exit 2 } $4 != $8 { print driver, "call", $1, $2 "/" $3, $4, $8 }' \
             >>"$work/found"
@@ -123,9 +123,16 @@ for driver in 470 535 550; do
         cp "$build/lib/$library.so.1" "$work/$driver/shadow/"
         check_names $driver $library
     done
+    # The library of compute shares alone.
+    mkdir -p "$work/$driver/compute/.tranche"
+    cp "$work/$driver/bare/libcuda.so.1" "$work/$driver/compute/.tranche/driver-libcuda.so"
+    cp "$build/lib/compute/libcuda.so.1" "$work/$driver/compute/"
+    check_names $driver libcuda compute
     check_answers $driver
+    check_answers $driver compute
     if [ "$only" != --names ]; then
         check_calls $driver libcuda
+        check_calls $driver libcuda compute
         check_calls $driver libnvidia-ml
     fi
     check_smi $driver

@@ -2,7 +2,7 @@
 # Runs what NVIDIA's runtime library does with the driver (replay/) on the simulated GPU, without and with the shadow
 # library under a claim. Judged by the simulator's record, and by what each call returned without it.
 #
-#   replay_test.sh BUILD [governed]    (run from the repository's root; $CC compiles)
+#   replay_test.sh BUILD [governed|compute]    (run from the repository's root; $CC compiles)
 set -u -o pipefail
 
 build=$(cd "$1" && pwd)
@@ -33,7 +33,8 @@ for library in libcuda.so.1 libnvidia-ml.so.1; do
     cp "$build/lib/$library" "$work/shadow/"
     cp "$build/sim/lib/$library" "$work/shadow/.tranche/driver-${library%.1}"
 done
-[ "${2:-}" = governed ] && cp "$build/lib/governed/libcuda.so.1" "$work/shadow/"
+kind=${2:-}
+[ -z "$kind" ] || cp "$build/lib/$kind/libcuda.so.1" "$work/shadow/"
 compile -I e2e/simgpu/include -o "$work/replay" e2e/cudart/replay/*.c -ldl -pthread
 compile -o "$work/make_claim" $tests/make_claim.c $tests/fixture.c
 compile -o "$work/nvml" $tests/nvml_probe.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
@@ -81,7 +82,7 @@ stage() { # NAME HELD [COUNTED]: waits for it, and checks what the program holds
     check "$what: stage" "$1" "$line"
     [ "$line" = "$1" ] || return
     check "$what: $1: held" "$2" "$(held)"
-    [ "$driver" = bare ] || check "$what: $1: counted" "${3:-$2}" "$(counted)"
+    [ "$driver" = bare ] || check "$what: $1: counted" "$([ "$kind" = compute ] && echo 0 || echo "${3:-$2}")" "$(counted)"
     echo >&"$to"
 }
 
@@ -104,6 +105,10 @@ same_calls() {
     check "$what: calls" "" "$(diff "$work/bare.calls" "$work/shadow.calls")"
 }
 
+total() { # LIMIT [GPUS]: the memory that the program sees, in MiB
+    [ "$driver" = bare ] || [ "$kind" = compute ] && echo $((1024 * ${2:-1})) || echo "$1"
+}
+
 own_of() { # KIND...: what the driver has taken on its own, if $own is one of these
     case " $* " in
     *" $own "*) [ "$own" = code ] && echo 18 || echo 33 ;; # 16 MiB of code are in a context's cost
@@ -115,14 +120,14 @@ own_of() { # KIND...: what the driver has taken on its own, if $own is one of th
 
 # A module that is loaded by a public function counts when it is loaded, with a block more than it takes: the bound for
 # variables in PTX. One that a private function has loaded counts when its variable is first used.
-each_call() { # DRIVER VERSION LOADING TOTAL
+each_call() { # DRIVER VERSION LOADING
     local public=$(($3 >= 16)) held=$((context + 8 + 4))
     start "$1" "$2" "$3" calls
     stage started 0
     stage context $((context + 8))
     stage module $held $((context + 8 + 6 * public))
     stage variable $held $((held + 2 * public))
-    said "total $4"
+    said "total $(total $limit)"
     stage freed $((context + 4)) $((context + 4 + 2 * public))
     stage reset 0
     stage again $held $((held + 2 * public))
@@ -133,9 +138,9 @@ each_call() { # DRIVER VERSION LOADING TOTAL
 new_node
 for runtime in "11020 1" "11020 16" "11080 6" "11080 8" "12040 6" "12040 16" "12040 17"; do
     # shellcheck disable=SC2086
-    each_call bare $runtime 1024
+    each_call bare $runtime
     # shellcheck disable=SC2086
-    each_call shadow $runtime $limit
+    each_call shadow $runtime
     same_calls
 done
 
@@ -148,7 +153,7 @@ for driver in bare shadow; do
     stage context $((context + 8))
     stage module $((context + 12)) $((context + 8))
     stage variable $((context + 12))
-    said "total $([ $driver = bare ] && echo 1024 || echo $limit)"
+    said "total $(total $limit)"
     stage freed $((context + 4))
     stage reset 0
     stage again $((context + 12))
@@ -156,11 +161,13 @@ for driver in bare shadow; do
     ended
 done
 same_calls
-start shadow 11080 1 full
-stage full $limit
-stage reset 0
-ended
-check_at_most "$what: at no moment more" $((limit * mib)) "$(record shadow peak_bytes)"
+if [ "$kind" != compute ]; then
+    start shadow 11080 1 full
+    stage full $limit
+    stage reset 0
+    ended
+    check_at_most "$what: at no moment more" $((limit * mib)) "$(record shadow peak_bytes)"
+fi
 start shadow 12040 17 threads
 stage done $((context + 4 + 8 * 2)) $((context + 6 + 8 * 2))
 stage reset 0
@@ -185,15 +192,17 @@ done
 # --- the limit ---
 
 new_node
-start shadow 11020 1 full
-stage full $limit
-stage reset 0
-ended
-start shadow 12040 17 full
-stage full $((limit - 2)) $limit
-stage reset 0
-ended
-check_at_most "at no moment more" $((limit * mib)) "$(record shadow peak_bytes)"
+if [ "$kind" != compute ]; then
+    start shadow 11020 1 full
+    stage full $limit
+    stage reset 0
+    ended
+    start shadow 12040 17 full
+    stage full $((limit - 2)) $limit
+    stage reset 0
+    ended
+    check_at_most "at no moment more" $((limit * mib)) "$(record shadow peak_bytes)"
+fi
 
 # --- two devices: what is held of each, and what the claim on the first counts ---
 
@@ -210,7 +219,7 @@ for runtime in "11020 1" "12040 17"; do
         for gpu in $first $second; do
             # shellcheck disable=SC2086
             start $driver $runtime devices
-            said "total $([ $driver = bare ] && echo 2048 || echo 300)"
+            said "total $(total 300 2)"
             if [ "$gpu" = "$first" ]; then
                 stage two $((context + 8)) $counted_first
                 stage one $((context + 8)) $counted_first

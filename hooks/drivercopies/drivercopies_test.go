@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,8 +25,10 @@ import (
 )
 
 // hookVariable in the environment makes the test binary call Overmount for the bundle and the shadow directory in its
-// arguments, as tranche-hook does.
+// arguments, as tranche-hook does; "compute-only" may follow.
 const hookVariable = "TRANCHE_TEST_HOOK"
+
+const computeOnly = "compute-only"
 
 // errorPrefix begins the errors of that program, to tell them from those of the shell around it.
 const errorPrefix = "overmount driver copies:"
@@ -36,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	program, err := bundle.ReadProgram(os.Args[1])
 	if err == nil {
-		err = Overmount(program, shadow.Libraries{Dir: os.Args[2]})
+		err = Overmount(program, shadow.Libraries{Dir: os.Args[2], ComputeOnly: slices.Contains(os.Args[3:], computeOnly)})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, errorPrefix, err)
@@ -63,6 +66,7 @@ type image struct {
 	// unprivileged has the hook read no more than the owners of files let it, as root of a user namespace may not read
 	// those whose owners the namespace does not have.
 	unprivileged bool
+	computeOnly  bool
 }
 
 func newImage(t *testing.T) *image {
@@ -120,6 +124,9 @@ func (i *image) run(script string) (string, error) {
 	self, err := os.Executable()
 	must.NoError(i.t, err)
 	hook := []string{self, i.bundle, i.shadowDir}
+	if i.computeOnly {
+		hook = append(hook, computeOnly)
+	}
 	if i.unprivileged {
 		hook = append([]string{"setpriv", "--bounding-set=-dac_override,-dac_read_search"}, hook...)
 	}
@@ -168,6 +175,17 @@ func (i *image) overmounted() []string {
 		}
 	}
 	return paths
+}
+
+func TestOvermount_ComputeOnly(t *testing.T) {
+	i := newImage(t)
+	i.computeOnly = true
+	i.write("usr/lib/libcuda.so.1", "copy")
+	i.write("usr/lib/libnvidia-ml.so.1", "copy\n")
+	output, err := i.run("/bin/busybox tail -n 1 /usr/lib/libcuda.so.1 && /bin/busybox cat /usr/lib/libnvidia-ml.so.1")
+	must.NoError(t, err)
+	must.Eq(t, "shadow compute/libcuda\ncopy\n", output)
+	must.Eq(t, []string{"/usr/lib/libcuda.so.1"}, i.overmounted())
 }
 
 func TestOvermount(t *testing.T) {

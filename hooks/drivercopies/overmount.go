@@ -41,7 +41,7 @@ func newOvermounter(root *rootfs.Root, libraries shadow.Libraries) (*overmounter
 		return nil, err
 	}
 	o := &overmounter{root: root, plain: map[fileID]bool{}, copies: copies}
-	for _, soname := range []string{shadow.CUDA, shadow.NVML} {
+	for _, soname := range libraries.SONAMEs() {
 		info, err := os.Stat(libraries.Path(soname))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // reported if it is needed
@@ -98,8 +98,8 @@ func (o *overmounter) tryMount(lib library) (done bool, err error) {
 		return !may, err
 	}
 	soname, err := o.sonameOf(file, lib)
-	if err != nil || soname == "" {
-		return soname == "", err
+	if err != nil || !o.copies.libraries.Shadows(soname) {
+		return err == nil, err
 	}
 	switch id := fileIDOf(info); {
 	case o.copies.contains(id):

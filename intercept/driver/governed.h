@@ -1,9 +1,9 @@
 /*
- * The functions that only the governed libcuda.so.1 defines, which is built with TRANCHE_GOVERNED: rows as those of
+ * The functions that only the builds of libcuda.so.1 with turns define (TRANCHE_GOVERNED): rows as those of
  * driver/shadowed.h.
  *
  * CUDA_LAUNCHES has what gives the GPU work, with two more columns: the arguments, and the stream that the work goes to.
- * governor/launches.c makes the functions from the rows. cuGraphLaunch is in driver/shadowed.h.
+ * governor/launches.c makes the functions from the rows.
  */
 #ifndef TRANCHE_GOVERNED_H
 #define TRANCHE_GOVERNED_H
@@ -33,6 +33,15 @@
       (CUdeviceptr address, size_t pitch, type value, size_t width, size_t height, CUstream stream),                   \
       (address, pitch, value, width, height, stream), stream)
 
+/* Graphs, where their memory is not limited. Where it is, cuda/graph.c launches them. */
+#ifdef TRANCHE_COMPUTE_ONLY
+#define CUDA_GRAPH_LAUNCHES(X)                                                                                         \
+    CUDA_LAUNCH_FORMS(X, cuGraphLaunch, "cuGraphLaunch", 10000, 10000, _ptsz, (CUgraphExec exec, CUstream stream),     \
+      (exec, stream), stream)
+#else
+#define CUDA_GRAPH_LAUNCHES(X)
+#endif
+
 #define CUDA_LAUNCHES(X)                                                                                               \
     /* kernels */                                                                                                      \
     CUDA_LAUNCH_FORMS(X, cuLaunchKernel, "cuLaunchKernel", 4000, 7000, _ptsz,                                          \
@@ -53,6 +62,7 @@
     X(cuLaunchGridAsync, "cuLaunchGridAsync", 2000, ANY,                                                               \
       (CUfunction function, int width, int height, CUstream stream),                                                   \
       (function, width, height, stream), IN_LEGACY(stream))                                                            \
+    CUDA_GRAPH_LAUNCHES(X)                                                                                             \
     /* memory is set */                                                                                                \
     CUDA_SETS(X, 8, unsigned char)                                                                                     \
     CUDA_SETS(X, 16, unsigned short)                                                                                   \

@@ -2,7 +2,10 @@
  * The functions that the shadow libraries define: one row per function. Nothing else is exported. A row generates the
  * function's declaration and export, the pointer to the driver's function, and the answer of cuGetProcAddress.
  *
- * To add a function: add a row here, and its body in cuda/ or nvml/.
+ * To add a function: add a row here, and its body in cuda/ or nvml/; in compute/ too if all builds have it.
+ *
+ * libcuda.so.1 has three builds: one limits memory; with TRANCHE_GOVERNED, its launches wait for turns; with
+ * TRANCHE_COMPUTE_ONLY too, it limits no memory.
  *
  * A row of CUDA_SHADOWED:
  *
@@ -13,7 +16,7 @@
  *   parameters
  *
  * A function with a form for each of the two default streams is one row of CUDA_STREAM_FORMS.
- * Rows of the governed library (driver/governed.h) have more columns.
+ * Rows of launches (driver/governed.h) have more columns.
  */
 #ifndef TRANCHE_SHADOWED_H
 #define TRANCHE_SHADOWED_H
@@ -35,7 +38,8 @@
     X(symbol, name, since, LEGACY, parameters)                                                                         \
     X(symbol##_ptsz, name, since, PER_THREAD, parameters)
 
-#define CUDA_SHADOWED(X)                                                                                               \
+/* What all three builds of libcuda.so.1 define. */
+#define CUDA_SHADOWED_BY_ALL(X)                                                                                        \
     X(cuInit, "cuInit", 2000, ANY, (unsigned int flags))                                                               \
     X(cuGetProcAddress, "cuGetProcAddress", 11030, ANY,                                                                \
       (const char *symbol, void **function, int version, cuuint64_t flags))                                            \
@@ -51,16 +55,23 @@
     X(cuCtxDestroy, "cuCtxDestroy", 2000, ANY, (CUcontext context))                                                    \
     X(cuCtxDestroy_v2, "cuCtxDestroy", 4000, ANY, (CUcontext context))                                                 \
     X(cuCtxDetach, "cuCtxDetach", 2000, ANY, (CUcontext context))                                                      \
-    X(cuCtxSetLimit, "cuCtxSetLimit", 3010, ANY, (CUlimit limit, size_t value))                                        \
-    X(cuGreenCtxCreate, "cuGreenCtxCreate", 12040, ANY,                                                                \
-      (CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags))                           \
     X(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040, ANY, (CUgreenCtx green))                                          \
-    X(cuCtxFromGreenCtx, "cuCtxFromGreenCtx", 12040, ANY, (CUcontext *context, CUgreenCtx green))                      \
     X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, ANY, (CUcontext *context, CUdevice device))          \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, ANY, (CUdevice device))                            \
     X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, ANY, (CUdevice device))                        \
     X(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000, ANY, (CUdevice device))                                \
     X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, ANY, (CUdevice device))                            \
+    /* streams */                                                                                                      \
+    X(cuStreamDestroy, "cuStreamDestroy", 2000, ANY, (CUstream stream))                                                \
+    X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, ANY, (CUstream stream))
+
+/* What limits memory. */
+#define CUDA_MEMORY(X)                                                                                                 \
+    /* limits of contexts, and green contexts */                                                                       \
+    X(cuCtxSetLimit, "cuCtxSetLimit", 3010, ANY, (CUlimit limit, size_t value))                                        \
+    X(cuGreenCtxCreate, "cuGreenCtxCreate", 12040, ANY,                                                                \
+      (CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags))                           \
+    X(cuCtxFromGreenCtx, "cuCtxFromGreenCtx", 12040, ANY, (CUcontext *context, CUgreenCtx green))                      \
     /* linear memory */                                                                                                \
     X(cuMemAlloc_v2, "cuMemAlloc", 3020, ANY, (CUdeviceptr *address, size_t size))                                     \
     X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, ANY,                                                                \
@@ -96,8 +107,6 @@
       (CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type, unsigned long long flags))                    \
     X(cuMemPoolImportPointer, "cuMemPoolImportPointer", 11020, ANY,                                                    \
       (CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data))                                         \
-    X(cuStreamDestroy, "cuStreamDestroy", 2000, ANY, (CUstream stream))                                                \
-    X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, ANY, (CUstream stream))                                             \
     CUDA_STREAM_FORMS(X, cuStreamEndCapture, "cuStreamEndCapture", 10000, (CUstream stream, CUgraph *graph))           \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000, ANY, (void))                                                         \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000, LEGACY, (CUstream stream))                                     \
@@ -213,8 +222,7 @@
     X(cuMemGetInfo_v2, "cuMemGetInfo", 3020, ANY, (size_t *free, size_t *total))                                       \
     X(cuDeviceTotalMem, "cuDeviceTotalMem", 2000, ANY, (unsigned int *bytes, CUdevice device))                         \
     X(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020, ANY, (size_t *bytes, CUdevice device))                            \
-    CUDA_REFUSED(X)                                                                                                    \
-    CUDA_GOVERNED(X)
+    CUDA_REFUSED(X)
 
 /* Functions of before CUDA 3.2 that take memory or return addresses, of 32 bits each: refused, see cuda/refused.c. */
 #define CUDA_REFUSED(X)                                                                                                \
@@ -227,24 +235,17 @@
     X(cuModuleGetGlobal, "cuModuleGetGlobal", 2000, ANY,                                                               \
       (CUdeviceptr_v1 *address, unsigned int *size, CUmodule module, const char *name))
 
-/* Functions that the shadow library calls and does not define. */
-#define CUDA_CALLED(X)                                                                                                 \
+/* Functions that a library calls and does not define: all three, and those that limit memory. */
+#define CUDA_CALLED_BY_ALL(X)                                                                                          \
     X(cuDriverGetVersion, (int *version))                                                                              \
     X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device))                                                                \
     X(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice device))                                                             \
     X(cuCtxGetApiVersion, (CUcontext context, unsigned int *version))                                                  \
-    X(cuCtxGetLimit, (size_t *value, CUlimit limit))                                                                   \
     X(cuCtxPushCurrent_v2, (CUcontext context))                                                                        \
     X(cuCtxPopCurrent_v2, (CUcontext *context))                                                                        \
     X(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device))                               \
-    X(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice device))                                                       \
-    X(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value))                    \
-    X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value))                          \
-    X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *size, CUdeviceptr address))                                 \
     X(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address))                        \
-    X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle))  \
     X(cuDeviceGetCount, (int *count))                                                                                  \
-    X(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device))                                                \
     X(cuEventCreate, (CUevent *event, unsigned int flags))                                                             \
     X(cuEventRecord, (CUevent event, CUstream stream))                                                                 \
     X(cuEventQuery, (CUevent event))                                                                                   \
@@ -253,6 +254,18 @@
     X(cuStreamGetCtx, (CUstream stream, CUcontext *context))                                                           \
     X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status))                                           \
     X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode))                                                  \
+    X(cuCtxGetCurrent, (CUcontext *context))                                                                           \
+    X(cuCtxGetDevice, (CUdevice *device))                                                                              \
+    X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active))
+
+#define CUDA_CALLED_FOR_MEMORY(X)                                                                                      \
+    X(cuCtxGetLimit, (size_t *value, CUlimit limit))                                                                   \
+    X(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice device))                                                       \
+    X(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value))                    \
+    X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value))                          \
+    X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *size, CUdeviceptr address))                                 \
+    X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle))  \
+    X(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device))                                                \
     X(cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray array, CUdevice device))           \
     X(cuMipmappedArrayGetMemoryRequirements,                                                                           \
       (CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUmipmappedArray array, CUdevice device))                                \
@@ -266,10 +279,18 @@
     X(cuGraphNodeGetType, (CUgraphNode node, CUgraphNodeType *type))                                                   \
     X(cuGraphMemAllocNodeGetParams, (CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters))                        \
     X(cuGraphMemFreeNodeGetParams, (CUgraphNode node, CUdeviceptr *address))                                           \
-    X(cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph *graph))                                               \
-    X(cuCtxGetCurrent, (CUcontext *context))                                                                           \
-    X(cuCtxGetDevice, (CUdevice *device))                                                                              \
-    X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active))
+    X(cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph *graph))
+
+#ifdef TRANCHE_COMPUTE_ONLY
+#define CUDA_SHADOWED(X) CUDA_SHADOWED_BY_ALL(X) CUDA_GOVERNED(X)
+#define CUDA_CALLED(X)                                                                                                 \
+    CUDA_CALLED_BY_ALL(X)                                                                                              \
+    X(cuCtxFromGreenCtx, (CUcontext *context, CUgreenCtx green))                                                       \
+    X(cuMemGetInfo_v2, (size_t *free, size_t *total))
+#else
+#define CUDA_SHADOWED(X) CUDA_SHADOWED_BY_ALL(X) CUDA_MEMORY(X) CUDA_GOVERNED(X)
+#define CUDA_CALLED(X) CUDA_CALLED_BY_ALL(X) CUDA_CALLED_FOR_MEMORY(X)
+#endif
 
 /* The three forms of a list of processes. */
 #define NVML_LISTS(X, symbol)                                                                                          \

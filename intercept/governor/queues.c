@@ -2,8 +2,8 @@
 
 #include "driver/cuda_real.h"
 #include "governor/clock.h"
+#include "governor/contexts.h"
 #include "governor/page.h"
-#include "state/contexts.h"
 #include "state/gpus.h"
 
 #include <string.h>
@@ -158,7 +158,7 @@ static void unlock_relaxed(CUstreamCaptureMode *mode) {
 /* Under the lock, and in the relaxed mode, as all below. False if the context is being ended, or has ended: then the slot is
  * free. */
 static bool enter(struct slot *slot, struct gate **gate) {
-    *gate = contexts_try_enter(queues.process, slot->context);
+    *gate = contexts_hold(queues.process, slot->context, slot->queue.gpu);
     if (*gate == NULL)
         return false;
     if (REAL(cuCtxPushCurrent_v2)(slot->context) == CUDA_SUCCESS)
@@ -419,39 +419,21 @@ static void drain(struct slot *slot) {
     leave(&gate);
 }
 
-struct serials {
-    unsigned count;
-    struct place each[SLOTS / 4];
-};
-
-static void collect(uint32_t context, int gpu, void *argument) {
-    struct serials *serials = argument;
-    if (serials->count < sizeof serials->each / sizeof *serials->each)
-        serials->each[serials->count++] = (struct place){.gpu = gpu, .context = context};
-}
-
 static uintptr_t default_key(CUcontext context, CUstream stream) {
     return (uintptr_t)context + (stream == CU_STREAM_PER_THREAD ? 2 : 1);
 }
 
 /* While the gates were open, launches were not seen. The legacy default stream waits for those of all threads. */
-static void add_default_queues(int gpu) {
-    struct serials serials = {0};
-    contexts_each(queues.process, collect, &serials);
-    for (unsigned i = 0; i < serials.count; i++) {
-        CUcontext context = contexts_handle(queues.process, serials.each[i].context);
-        if (context == NULL || queues_index(queues.process, serials.each[i].gpu) != gpu)
-            continue;
-        lock_take(&queues.lock);
-        add(default_key(context, CU_STREAM_LEGACY), context, CU_STREAM_LEGACY, gpu);
-        lock_give(&queues.lock);
-    }
+static void add_default_queue(CUcontext context, int gpu) {
+    lock_take(&queues.lock);
+    add(default_key(context, CU_STREAM_LEGACY), context, CU_STREAM_LEGACY, gpu);
+    lock_give(&queues.lock);
 }
 
 void queues_drain(int gpu, bool all) {
     CUstreamCaptureMode mode;
     if (all)
-        add_default_queues(gpu);
+        contexts_on(queues.process, gpu, add_default_queue);
     lock_relaxed(&mode);
     EACH_SLOT(slot, gpu) {
         settle(slot);
@@ -473,11 +455,13 @@ bool queues_drained(int gpu, uint64_t *left_ns) {
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
+int queues_device_gpu(CUdevice device) {
+    return device >= 0 && device < DEVICES_MAX ? queues.gpus[device] - 1 : NO_GPU;
+}
+
 int queues_current_gpu(void) {
     CUdevice device;
-    if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS || device < 0 || device >= DEVICES_MAX)
-        return NO_GPU;
-    return queues.gpus[device] - 1;
+    return REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? queues_device_gpu(device) : NO_GPU;
 }
 
 static int gpu_of(CUcontext context) {
@@ -490,7 +474,7 @@ static int gpu_of(CUcontext context) {
 }
 
 /* Streams that are not known were created by a call that is not shadowed. Default streams are named so that any thread may
- * use the name: see add_default_queues. */
+ * use the name: see add_default_queue. */
 static struct queue *add_unknown(uintptr_t key, CUcontext context, CUstream stream) {
     bool is_default = contexts_is_default_stream(stream);
     if (!is_default && REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
@@ -551,6 +535,16 @@ void queues_context_ended(CUcontext context) {
         if (is_live(slot) && slot->context == context)
             set_key(slot, KEY_FORMER);
     lock_give(&queues.lock);
+}
+
+CUcontext queues_next_context(int gpu, CUcontext after) {
+    CUcontext next = NULL;
+    lock_take(&queues.lock);
+    EACH_SLOT(slot, gpu)
+    if ((uintptr_t)slot->context > (uintptr_t)after && (next == NULL || (uintptr_t)slot->context < (uintptr_t)next))
+        next = slot->context;
+    lock_give(&queues.lock);
+    return next;
 }
 
 void queues_capture_begins(void) {

@@ -3,7 +3,7 @@
  * more. Work is measured by marks: events that are recorded every few launches.
  *
  * A queue is found by its stream without a lock. All else of it is under one lock, under which the driver is called to
- * record and to query events and never to wait; contexts_try_enter keeps contexts from ending meanwhile.
+ * record and to query events and never to wait; contexts_hold keeps contexts from ending meanwhile.
  *
  * A stream that is being captured has no outstanding work, and an event recorded in it would break the capture: it is
  * passed over.
@@ -31,13 +31,17 @@ void queues_start(struct process *process);
 /* The queue of a stream, which may be a default one. NULL if there is no current context, or no room. */
 struct queue *queues_find(CUstream stream);
 
-/* The GPU of the current context, for work without a queue. */
+/* A device's GPU: its index in the page, or NO_GPU. That of the current context, for work without a queue. */
+int queues_device_gpu(CUdevice device);
 int queues_current_gpu(void);
 
 /* A stream was created; is about to be destroyed; its context has ended. */
 void queues_created(CUstream stream);
 void queues_stream_ending(CUstream stream);
 void queues_context_ended(CUcontext context);
+
+/* Of the contexts with queues on a GPU, the one with the next higher handle; NULL if there is none. */
+CUcontext queues_next_context(int gpu, CUcontext after);
 
 /* Around a call that begins a capture: no event is recorded meanwhile. */
 void queues_capture_begins(void);

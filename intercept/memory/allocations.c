@@ -4,6 +4,7 @@
 #include "memory/blocks.h"
 #include "memory/further.h"
 #include "memory/pools.h"
+#include "memory/reserve.h"
 #include "state/gpus.h"
 
 #define PACKED_BELOW_BYTES (UINT64_C(1) << 20)
@@ -21,55 +22,25 @@ typedef CUresult take_function(struct process *process, int gpu, uint64_t pages,
 
 /* --- the reserve of a GPU ----------------------------------------------------------------------------------------- */
 
+static struct reserve *reserve_of(const struct grant *grant) {
+    return &grant->process->reserves[grant->charge.gpu];
+}
+
 static void give_reserve(struct process *process, int gpu, uint32_t place) {
     struct charge charge = {.pages = BLOCK_PAGES, .region = (uint8_t)(place - 1), .gpu = (uint8_t)(gpu & 0x7f)};
     charge_give(process, &charge);
 }
 
-/* Where it is, if it is to be given back: the process has no blocks there any more. Else 0. */
-static uint32_t unneeded_reserve(struct process *process, int gpu) {
-    struct reserve *reserve = &process->reserves[gpu];
-    return atomic_load(&reserve->blocks) == 0 ? atomic_exchange(&reserve->place, 0) : 0;
-}
-
-static void put_reserve(struct process *process, int gpu, uint32_t place) {
-    uint32_t none = 0;
-    if (!atomic_compare_exchange_strong(&process->reserves[gpu].place, &none, place))
-        give_reserve(process, gpu, place);
-    if ((place = unneeded_reserve(process, gpu)) != 0)
-        give_reserve(process, gpu, place);
-}
-
-static bool has_reserve(struct process *process, int gpu) {
-    return atomic_load_explicit(&process->reserves[gpu].place, memory_order_relaxed) != 0;
-}
-
-/* Of the grant's spare block, or of the other if the allocation has a place in a block. */
-static void take_reserve(struct grant *grant) {
-    int gpu = grant->charge.gpu;
-    if ((grant->spare == 0 && grant->charge.pages == 0) || has_reserve(grant->process, gpu))
-        return;
-    if (grant->spare == 0)
+/* Of the grant's charge, if the allocation has a place in a block and there is no reserve. */
+static void keep_as_reserve(struct grant *grant) {
+    if (grant->charge.pages != 0 && reserve_add(reserve_of(grant), 0, 1u + grant->charge.region))
         grant->charge.pages = 0;
-    grant->spare = 0;
-    put_reserve(grant->process, gpu, 1 + grant->charge.region);
-}
-
-/* One call at a time has it. */
-static bool borrow_reserve(struct grant *grant, int gpu) {
-    struct reserve *reserve = &grant->process->reserves[gpu];
-    lock_take(&reserve->lock);
-    grant->reserve = atomic_exchange(&reserve->place, 0);
-    if (grant->reserve == 0)
-        lock_give(&reserve->lock);
-    return grant->reserve != 0;
 }
 
 static void return_reserve(struct grant *grant) {
-    int gpu = grant->charge.gpu;
-    put_reserve(grant->process, gpu, grant->reserve);
+    if (!reserve_returned(reserve_of(grant), grant->reserve))
+        give_reserve(grant->process, grant->charge.gpu, grant->reserve);
     grant->reserve = 0;
-    lock_give(&grant->process->reserves[gpu].lock);
 }
 
 /* --- granting ----------------------------------------------------------------------------------------------------- */
@@ -77,13 +48,14 @@ static void return_reserve(struct grant *grant) {
 /* A block's charge, and that of the reserve if there is none; or the reserve, which covers the call then: the driver may place
  * the allocation in a block of ours. */
 static CUresult take_packed(take_function *take, struct grant *grant, int gpu, bool managed) {
-    if (!managed && !has_reserve(grant->process, gpu) &&
+    struct reserve *reserve = &grant->process->reserves[gpu];
+    if (!managed && reserve_place(reserve) == 0 &&
         charge_try(grant->process, gpu, 2 * BLOCK_PAGES, &grant->charge) == CUDA_SUCCESS) {
         grant->charge.pages = grant->spare = BLOCK_PAGES;
         return CUDA_SUCCESS;
     }
     CUresult result = charge_try(grant->process, gpu, BLOCK_PAGES, &grant->charge);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && !managed && borrow_reserve(grant, gpu))
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !managed && (grant->reserve = reserve_borrow(reserve)) != 0)
         return CUDA_SUCCESS;
     return result == CUDA_ERROR_OUT_OF_MEMORY ? take(grant->process, gpu, BLOCK_PAGES, &grant->charge) : result;
 }
@@ -107,6 +79,10 @@ static CUresult grant_by(take_function *take, struct grant *grant, struct work *
 
 CUresult allocations_grant(struct grant *grant, struct work *work, uint64_t bytes) {
     return grant_by(pools_take, grant, work, bytes, bytes < PACKED_BELOW_BYTES, false);
+}
+
+CUresult allocations_grant_at_once(struct grant *grant, struct work *work, uint64_t bytes) {
+    return grant_by(charge_try, grant, work, bytes, bytes < PACKED_BELOW_BYTES, false);
 }
 
 CUresult allocations_grant_spilled(struct grant *grant, struct work *work, uint64_t bytes) {
@@ -164,8 +140,8 @@ static void end(struct process *process, struct shard *shard, const struct entry
     if (is_packed(allocation)) {
         if (charge.share != 0)
             charge_unname(process, charge.region, charge.share);
-        charge = blocks_left(process, shard, allocation);
-        uint32_t place = unneeded_reserve(process, allocation->charge.gpu);
+        uint32_t place = 0;
+        charge = blocks_left(process, shard, allocation, &place);
         if (place == 1u + charge.region && charge.pages != 0 && charge.share == 0)
             charge.pages += BLOCK_PAGES;
         else if (place != 0)
@@ -268,7 +244,7 @@ CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr
         if (!recorded)
             result = CUDA_ERROR_OUT_OF_MEMORY;
         else if (grant->packed && grant->further == NULL && grant->reserve == 0)
-            take_reserve(grant);
+            keep_as_reserve(grant);
     }
     if (result != CUDA_SUCCESS && address != 0)
         UNDO(REAL(cuMemFree_v2)(address));

@@ -1,6 +1,7 @@
 #include "memory/blocks.h"
 
 #include "memory/further.h"
+#include "memory/reserve.h"
 
 /* A block's `references`: the number of allocations in it, and in the higher bits the number of those that are being
  * freed. */
@@ -35,7 +36,9 @@ static bool make(struct shard *shard, struct grant *grant, struct entry *allocat
             table_remove(&shard->blocks, block);
         return false;
     }
-    atomic_fetch_add(&grant->process->reserves[grant->charge.gpu].blocks, 1);
+    uint32_t place = grant->spare != 0 ? 1u + grant->charge.region : 0;
+    if (reserve_add(&grant->process->reserves[grant->charge.gpu], RESERVE_ONE_BLOCK, place))
+        grant->spare = 0;
     grant->charge.pages = 0;
     allocation->with = number;
     return true;
@@ -83,7 +86,8 @@ void blocks_stayed(struct shard *shard, const struct entry *allocation) {
         block->references -= ONE_LEAVING - ONE_IN_IT;
 }
 
-struct charge blocks_left(struct process *process, struct shard *shard, const struct entry *allocation) {
+struct charge blocks_left(struct process *process, struct shard *shard, const struct entry *allocation,
+                          uint32_t *reserve) {
     struct entry *block;
     struct table *table = table_of(shard, allocation, &block);
     if (block == NULL)
@@ -94,6 +98,6 @@ struct charge blocks_left(struct process *process, struct shard *shard, const st
     struct charge charge = block->charge;
     further_end(process, shard, block->with);
     table_remove(table, block);
-    atomic_fetch_sub(&process->reserves[charge.gpu].blocks, 1);
+    *reserve = reserve_block_ended(&process->reserves[charge.gpu]);
     return charge;
 }

@@ -19,10 +19,11 @@
 bool blocks_join(struct shard *shard, struct grant *grant, struct entry *allocation);
 
 /* An allocation is about to be freed; the driver refused to free it; the driver freed it. The last returns the charge
- * that ends. */
+ * that ends, and where the reserve is if that ends, too (memory/reserve.h). */
 void blocks_leaving(struct shard *shard, const struct entry *allocation);
 void blocks_stayed(struct shard *shard, const struct entry *allocation);
-struct charge blocks_left(struct process *process, struct shard *shard, const struct entry *allocation);
+struct charge blocks_left(struct process *process, struct shard *shard, const struct entry *allocation,
+                          uint32_t *reserve);
 
 /* Makes room for a new block at the same address: this block is then found by its number alone. False if there is no
  * memory. */

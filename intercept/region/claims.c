@@ -1,6 +1,5 @@
 #include "region/claims.h"
 #include "system/calls.h"
-#include "system/explain.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,10 +34,10 @@ static bool is_claim_id(const char *name) {
     return strlen(name) == REGION_CLAIM_ID_LENGTH && strspn(name, "0123456789abcdef") == REGION_CLAIM_ID_LENGTH;
 }
 
-static bool open_one(struct claims *claims, const char *directory, const char *id, bool join,
+static bool open_one(struct claims *claims, const char *directory, const char *id, claims_opener *open,
                      char why[static REGION_WHY]) {
     struct region *region = &claims->regions[claims->count];
-    if (!region_open(region, directory, id, why) || !(join ? region_join(region, why) : region_look(region, why)))
+    if (!open(region, directory, id, why))
         return false;
     int gpu = claims_find_gpu(claims, region->gpu_uuid);
     claims->gpu[claims->count] = (uint16_t)(gpu >= 0 ? (unsigned)gpu : claims->count);
@@ -64,7 +63,8 @@ static bool add_ids(char ids[static CLAIMS_MAX][REGION_CLAIM_ID_LENGTH + 1], uns
     return true;
 }
 
-static bool open_all(struct claims *claims, const char *directory, int fd, bool join, char why[static REGION_WHY]) {
+static bool open_all(struct claims *claims, const char *directory, int fd, claims_opener *open,
+                     char why[static REGION_WHY]) {
     _Alignas(struct directory_entry) char buffer[4096];
     char ids[CLAIMS_MAX][REGION_CLAIM_ID_LENGTH + 1];
     unsigned count = 0;
@@ -75,39 +75,22 @@ static bool open_all(struct claims *claims, const char *directory, int fd, bool 
     if (size < 0)
         return region_fail(why, "cannot list %s: errno %d", directory, errno);
     for (unsigned i = 0; i < count; i++)
-        if (!open_one(claims, directory, ids[i], join, why))
+        if (!open_one(claims, directory, ids[i], open, why))
             return false;
     return count > 0 || region_fail(why, "%s holds no claim", directory);
 }
 
-static bool open_in(struct claims *claims, const char *directory, bool join, char why[static REGION_WHY]) {
+bool claims_find(struct claims *claims, claims_opener *open, char why[static REGION_WHY]) {
+    const char *directory = claims_directory();
+    memset(claims, 0, sizeof *claims);
     if (directory == NULL)
         return region_fail(why, "neither " CONTAINER_CLAIMS " nor the variable " CLAIMS_VARIABLE " exists");
     int fd = call_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return region_fail(why, "cannot open %s: errno %d", directory, errno);
-    bool opened = open_all(claims, directory, fd, join, why);
+    bool opened = open_all(claims, directory, fd, open, why);
     call_close(fd);
     return opened;
-}
-
-bool claims_open(struct claims *claims, bool join) {
-    char why[REGION_WHY];
-    memset(claims, 0, sizeof *claims);
-    if (open_in(claims, claims_directory(), join, why))
-        return true;
-    claims_close(claims);
-    explain(CAUSE_REGION,
-            "cannot read the GPU memory limit: %s; start the program in a container with GPU slices, or with "
-            "`tranche run`",
-            why);
-    return false;
-}
-
-void claims_close(struct claims *claims) {
-    for (unsigned i = 0; i < claims->count; i++)
-        region_close(&claims->regions[i]);
-    claims->count = 0;
 }
 
 int claims_find_gpu(const struct claims *claims, const char *uuid) {
@@ -121,20 +104,4 @@ int claims_find_gpu(const struct claims *claims, const char *uuid) {
             return claims->gpu[i];
     }
     return -1;
-}
-
-uint64_t claims_limit_bytes(const struct claims *claims, int gpu) {
-    uint64_t sum = 0;
-    for (unsigned i = (unsigned)gpu; i < claims->count; i++)
-        if (claims->gpu[i] == gpu)
-            sum += region_limit_bytes(&claims->regions[i], REGION_GPU);
-    return sum;
-}
-
-uint64_t claims_used_bytes(struct claims *claims, int gpu) {
-    uint64_t sum = 0;
-    for (unsigned i = (unsigned)gpu; i < claims->count; i++)
-        if (claims->gpu[i] == gpu)
-            sum += region_used_bytes(&claims->regions[i], REGION_GPU);
-    return sum;
 }

@@ -14,9 +14,16 @@ struct claims {
     struct region regions[CLAIMS_MAX];
 };
 
-/* Opens every claim's region. With `join`, also takes a slot in each, which accounting needs. False, with a line on
+/* How a claim is opened: region_identify, or more. */
+typedef bool claims_opener(struct region *region, const char *directory, const char *id, char why[static REGION_WHY]);
+
+/* Finds the process's claims and opens each. False, with the reason in `why`, if there is none or one of them cannot be
+ * opened; those that were opened before it are to be closed. */
+bool claims_find(struct claims *claims, claims_opener *open, char why[static REGION_WHY]);
+
+/* Opens every claim's region. With `joins`, also takes a slot in each, which accounting needs. False, with a line on
  * stderr, if there is no claim or one of them cannot be used. */
-bool claims_open(struct claims *claims, bool join);
+bool claims_open(struct claims *claims, bool joins);
 
 void claims_close(struct claims *claims);
 

@@ -6,24 +6,12 @@
 #include "system/mapped.h"
 
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-bool region_fail(char why[static REGION_WHY], const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(why, REGION_WHY, format, arguments);
-    va_end(arguments);
-    return false;
-}
-
 /* --- files -------------------------------------------------------------------------------------------------------- */
-
-/* Something else in place of the file, such as a symbolic link or a FIFO, must neither lead elsewhere nor block. */
-#define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
 
 int region_lock_slot(int fd, int command, unsigned index, short *type) {
     struct flock lock = {
@@ -37,35 +25,13 @@ int region_lock_slot(int fd, int command, unsigned index, short *type) {
     return rc;
 }
 
-/* Opens a regular file of a known size. -1, with the reason in `why`, if it is not one. */
-static int open_file(const char *path, int access, size_t size, struct stat *status, char why[static REGION_WHY]) {
-    int fd = call_open(path, access | OPEN_FLAGS);
-    if (fd < 0 && errno == ELOOP)
-        region_fail(why, "%s is a symbolic link", path);
-    else if (fd < 0 && errno != EISDIR)
-        region_fail(why, "cannot open %s: errno %d", path, errno);
-    else if (fd < 0)
-        region_fail(why, "%s is no regular file", path);
-    else if (!call_fstat(fd, status))
-        region_fail(why, "cannot stat %s: errno %d", path, errno);
-    else if (!S_ISREG(status->st_mode))
-        region_fail(why, "%s is no regular file", path);
-    else if (status->st_size != (off_t)size)
-        region_fail(why, "%s has %lld bytes instead of %zu", path, (long long)status->st_size, size);
-    else
-        return fd;
-    if (fd >= 0)
-        call_close(fd);
-    return -1;
-}
-
 static bool is_usage(const struct region *region, const struct stat *status) {
     return status->st_dev == region->device && status->st_ino == region->inode;
 }
 
 int region_open_usage(const struct region *region, int access, char why[static REGION_WHY]) {
     struct stat status;
-    int fd = open_file(region->usage_path, access, REGION_USAGE_SIZE, &status, why);
+    int fd = region_open_file(region->usage_path, access, REGION_USAGE_SIZE, &status, why);
     if (fd < 0 || is_usage(region, &status))
         return fd;
     region_fail(why, "%s was replaced by another file", region->usage_path);
@@ -75,7 +41,7 @@ int region_open_usage(const struct region *region, int access, char why[static R
 
 int region_open_query(const struct region *region, bool *gone) {
     struct stat status;
-    int fd = call_open(region->usage_path, O_RDWR | OPEN_FLAGS);
+    int fd = call_open(region->usage_path, O_RDWR | REGION_OPEN_FLAGS);
     *gone = fd >= 0;
     /* A program that called chroot does not find the path. */
     if (fd < 0)
@@ -105,67 +71,18 @@ bool region_is_usage(const struct region *region, int fd) {
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* The beginning of both files. */
-struct heading {
-    char magic[8];
-    uint32_t version;
-    uint32_t size;
-    uint8_t claim_id[REGION_CLAIM_ID_LENGTH];
-};
-
-static bool check_heading(const void *file, const char *magic, uint32_t size, const char *path, const char *id,
-                          char why[static REGION_WHY]) {
-    const struct heading *heading = file;
-    if (memcmp(heading->magic, magic, sizeof heading->magic) != 0)
-        return region_fail(why, "%s is not a file of a claim's region", path);
-    if (heading->version != REGION_VERSION)
-        return region_fail(why, "%s has version %u, this library knows version %u", path, heading->version,
-                           REGION_VERSION);
-    if (heading->size != size)
-        return region_fail(why, "%s declares %u bytes instead of %u", path, heading->size, size);
-    if (memcmp(heading->claim_id, id, REGION_CLAIM_ID_LENGTH) != 0)
-        return region_fail(why, "%s belongs to claim %.8s, not to claim %.8s", path, (const char *)heading->claim_id,
-                           id);
-    return true;
-}
-
-/* Reads the beginning of a file and closes it. */
-static bool read_start(int fd, void *start, size_t size, const char *path, char why[static REGION_WHY]) {
-    ssize_t got = call_pread(fd, start, size, 0);
-    int error = errno;
-    call_close(fd);
-    if (got < 0)
-        return region_fail(why, "cannot read %s: errno %d", path, error);
-    return got == (ssize_t)size || region_fail(why, "%s was truncated", path);
-}
-
-static bool read_limit(struct region *region, const char *id, char why[static REGION_WHY]) {
-    const char *path = region->limit_path;
-    struct region_limit limit;
-    struct stat status;
-    int fd = open_file(path, O_RDONLY, REGION_LIMIT_SIZE, &status, why);
-    if (fd < 0 || !read_start(fd, &limit, sizeof limit, path, why) ||
-        !check_heading(&limit, REGION_LIMIT_MAGIC, REGION_LIMIT_SIZE, path, id, why))
-        return false;
-    memcpy(region->gpu_uuid, limit.gpu_uuid, sizeof region->gpu_uuid);
-    region->context_bytes = limit.context_bytes;
-    if (region->gpu_uuid[0] == '\0' || memchr(region->gpu_uuid, '\0', sizeof region->gpu_uuid) == NULL)
-        return region_fail(why, "%s names no GPU", path);
-    return true;
-}
-
 static bool read_usage(struct region *region, const char *id, char why[static REGION_WHY]) {
     const char *path = region->usage_path;
     struct {
-        struct heading heading;
+        struct region_heading heading;
         uint32_t slot_count;
         uint32_t page_shift;
     } start;
     _Static_assert(sizeof start == offsetof(struct region_usage, reserved0), "usage file");
     struct stat status;
-    int fd = open_file(path, O_RDWR, REGION_USAGE_SIZE, &status, why);
-    if (fd < 0 || !read_start(fd, &start, sizeof start, path, why) ||
-        !check_heading(&start, REGION_USAGE_MAGIC, REGION_USAGE_SIZE, path, id, why))
+    int fd = region_open_file(path, O_RDWR, REGION_USAGE_SIZE, &status, why);
+    if (fd < 0 || !region_read_start(fd, &start, sizeof start, path, why) ||
+        !region_check_heading(&start, REGION_USAGE_MAGIC, REGION_USAGE_SIZE, path, id, why))
         return false;
     if (start.slot_count != REGION_SLOT_COUNT || start.page_shift != REGION_PAGE_SHIFT)
         return region_fail(why, "%s has slots or pages of a size that version %u does not have", path, REGION_VERSION);
@@ -175,16 +92,7 @@ static bool read_usage(struct region *region, const char *id, char why[static RE
 }
 
 bool region_open(struct region *region, const char *directory, const char *id, char why[static REGION_WHY]) {
-    memset(region, 0, sizeof *region);
-    region->slot = region->descriptor = region->holder.descriptor = region->witness = -1;
-    region->queue.socket = region->holder.queue.socket = -1;
-    if (strlen(id) != REGION_CLAIM_ID_LENGTH)
-        return region_fail(why, "%s is not a claim ID", id);
-    int length = snprintf(region->usage_path, sizeof region->usage_path, "%s/%s/" REGION_USAGE_FILE, directory, id);
-    if (length < 0 || (size_t)length >= sizeof region->usage_path)
-        return region_fail(why, "the path %s is too long", directory);
-    snprintf(region->limit_path, sizeof region->limit_path, "%s/%s/" REGION_LIMIT_FILE, directory, id);
-    return read_limit(region, id, why) && read_usage(region, id, why);
+    return region_identify(region, directory, id, why) && read_usage(region, id, why);
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
@@ -238,7 +146,7 @@ static void *map_to_read(int fd, size_t size, const char *path, char why[static 
 
 static bool map_limit(struct region *region, char why[static REGION_WHY]) {
     struct stat status;
-    int fd = open_file(region->limit_path, O_RDONLY, REGION_LIMIT_SIZE, &status, why);
+    int fd = region_open_file(region->limit_path, O_RDONLY, REGION_LIMIT_SIZE, &status, why);
     region->limit = map_to_read(fd, REGION_LIMIT_SIZE, region->limit_path, why);
     return region->limit != NULL;
 }

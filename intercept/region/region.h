@@ -194,6 +194,10 @@ static inline uint64_t region_pages(uint64_t bytes) {
 /* Stores the reason in `why`, and returns false. */
 __attribute__((format(printf, 2, 3))) bool region_fail(char why[static REGION_WHY], const char *format, ...);
 
+/* Reads which GPU claim `id` in `directory` is for, from `limit` alone: nothing is to be closed. False, with the reason in
+ * `why`, if that fails. */
+bool region_identify(struct region *region, const char *directory, const char *id, char why[static REGION_WHY]);
+
 /* Reads the region of claim `id` in `directory`. False, with the reason in `why`, if it cannot be used. */
 bool region_open(struct region *region, const char *directory, const char *id, char why[static REGION_WHY]);
 

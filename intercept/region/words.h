@@ -6,6 +6,7 @@
 #include "region/tags.h"
 
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 /* Tests stop or kill a process at a named step of the protocol. */
@@ -155,6 +156,28 @@ int region_take_slot(struct region *region, int fd, unsigned end);
 
 /* Whether the sum over all slots is the total. */
 bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger);
+
+/* --- limit.c ------------------------------------------------------------------------------------------------------ */
+
+/* Something else in place of the file, such as a symbolic link or a FIFO, must neither lead elsewhere nor block. */
+#define REGION_OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
+
+/* The beginning of both files. */
+struct region_heading {
+    char magic[8];
+    uint32_t version;
+    uint32_t size;
+    uint8_t claim_id[REGION_CLAIM_ID_LENGTH];
+};
+
+/* Opens a regular file of a known size. -1, with the reason in `why`, if it is not one. */
+int region_open_file(const char *path, int access, size_t size, struct stat *status, char why[static REGION_WHY]);
+
+/* Reads the beginning of a file and closes it. */
+bool region_read_start(int fd, void *start, size_t size, const char *path, char why[static REGION_WHY]);
+
+bool region_check_heading(const void *file, const char *magic, uint32_t size, const char *path, const char *id,
+                          char why[static REGION_WHY]);
 
 /* --- file.c ------------------------------------------------------------------------------------------------------- */
 

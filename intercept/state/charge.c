@@ -4,6 +4,10 @@
 #include "region/words.h"
 #include "system/explain.h"
 
+bool process_claims(struct claims *claims) {
+    return claims_open(claims, true);
+}
+
 static struct region *region_of(struct process *process, const struct charge *charge) {
     return &process->claims.regions[charge->region];
 }

@@ -44,7 +44,7 @@ CUresult process_open(struct process **result) {
 
     int error = errno;
     lock_take(&process->opening);
-    bool open = atomic_load(&process->open) || claims_open(&process->claims, true);
+    bool open = atomic_load(&process->open) || process_claims(&process->claims);
     atomic_store_explicit(&process->open, open, memory_order_release);
     lock_give(&process->opening);
     errno = error;

@@ -48,7 +48,7 @@ struct contexts {
     struct gate gates[1u << GATE_BITS]; /* by hash of the handle; see contexts_enter */
     struct gate creating;               /* calls that create explicit contexts are in it; closed to adopt one */
     struct reentrant_lock lifecycles[DEVICES_MAX];
-    CUcontext primaries[DEVICES_MAX];
+    _Atomic(CUcontext) primaries[DEVICES_MAX];
     CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
     bool assumed[DEVICES_MAX];               /* the primary context's handle is a guess; see context/work.h */
     _Atomic bool lost;                       /* a call failed for want of its context */
@@ -65,14 +65,10 @@ struct shard {
     uint64_t last_number;     /* the last number of a block, or of further charges */
 };
 
-/*
- * The charge of one block that a process keeps on a GPU as long as it has blocks of small allocations there. In a full claim
- * it covers the next small allocation, which may have a place in a block or not: only the driver knows that.
- */
+/* See memory/reserve.h. */
 struct reserve {
     struct lock lock;       /* held by the call that it covers */
-    _Atomic uint32_t place; /* 1 + the region in which it is taken; 0: not there, or it covers a call */
-    _Atomic uint32_t blocks;
+    _Atomic uint64_t state; /* how many blocks there are, and above them the place; none while it covers a call */
 };
 
 /* Kinds of objects: everything else that has a handle. See memory/objects.h. */
@@ -177,6 +173,10 @@ struct process *process_memory(void);
 /* The same with the regions open; opens them if need be. CUDA_ERROR_SYSTEM_NOT_READY, with a line on stderr, if they
  * cannot be opened. Called after a driver's call succeeded, so that the driver's errors come first. */
 CUresult process_open(struct process **process);
+
+/* Opens the claims as far as the library needs them: in state/charge.c to take memory. False, with a line on stderr, if that
+ * fails. */
+bool process_claims(struct claims *claims);
 
 /* The state if its regions are open. NULL if not: then this process holds nothing. */
 struct process *process_if_open(void);

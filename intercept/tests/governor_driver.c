@@ -21,12 +21,15 @@ struct CUstream_st {
 
 struct CUctx_st {
     bool live;
+    unsigned serial; /* those of one handle have different ones */
     CUdevice device;
     struct CUstream_st stream; /* the legacy default stream */
 };
 
 struct CUevent_st {
     uint64_t end_ns;
+    CUcontext context;
+    unsigned serial; /* of the context */
 };
 
 const char *const driver_uuids[DRIVER_DEVICES] = {"GPU-01020304-0506-0708-090a-0b0c0d0e0f00",
@@ -38,7 +41,9 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool initialised;
 static struct CUctx_st contexts[CONTEXTS];
 static struct CUstream_st streams[STREAMS];
+static pthread_mutex_t retaining = PTHREAD_MUTEX_INITIALIZER; /* what follows; before the other */
 static CUcontext primaries[DRIVER_DEVICES];
+static unsigned retained[DRIVER_DEVICES];
 static unsigned streams_made;
 static _Thread_local CUcontext stack[DEPTH];
 static _Thread_local unsigned depth;
@@ -97,7 +102,7 @@ static CUcontext make(CUdevice device) {
     CUcontext context = contexts;
     while (context->live)
         context++;
-    *context = (struct CUctx_st){.live = true, .device = device};
+    *context = (struct CUctx_st){.live = true, .serial = context->serial + 1, .device = device};
     context->stream.context = context;
     pthread_mutex_unlock(&mutex);
     return context;
@@ -106,7 +111,10 @@ static CUcontext make(CUdevice device) {
 static CUresult push(CUcontext context) {
     if (depth == DEPTH)
         abort();
-    if (!context->live)
+    pthread_mutex_lock(&mutex);
+    bool live = context->live;
+    pthread_mutex_unlock(&mutex);
+    if (!live)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     stack[depth++] = context;
     return CUDA_SUCCESS;
@@ -153,23 +161,46 @@ static CUresult destroy(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
+/* A green context's handle is that of its context. */
+static CUresult from_green(CUcontext *context, CUgreenCtx green) {
+    *context = (CUcontext)green;
+    return CUDA_SUCCESS;
+}
+
 static CUresult primary_state(CUdevice device, unsigned int *flags, int *active) {
     *flags = 0;
+    pthread_mutex_lock(&retaining);
     *active = primaries[device] != NULL;
+    pthread_mutex_unlock(&retaining);
     return CUDA_SUCCESS;
 }
 
 static CUresult primary_retain(CUcontext *context, CUdevice device) {
+    pthread_mutex_lock(&retaining);
     if (primaries[device] == NULL)
         primaries[device] = make(device);
     *context = primaries[device];
+    retained[device]++;
+    pthread_mutex_unlock(&retaining);
+    return CUDA_SUCCESS;
+}
+
+static CUresult end_primary(CUdevice device, bool resets) {
+    pthread_mutex_lock(&retaining);
+    if (resets || --retained[device] == 0) {
+        destroy(primaries[device]);
+        primaries[device] = NULL;
+    }
+    pthread_mutex_unlock(&retaining);
     return CUDA_SUCCESS;
 }
 
 static CUresult primary_reset(CUdevice device) {
-    destroy(primaries[device]);
-    primaries[device] = NULL;
-    return CUDA_SUCCESS;
+    return end_primary(device, true);
+}
+
+static CUresult primary_release(CUdevice device) {
+    return end_primary(device, false);
 }
 
 /* --- streams and events ------------------------------------------------------------------------------------------- */
@@ -225,13 +256,23 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode) {
 static CUresult event_create(CUevent *event, unsigned int flags) {
     (void)flags;
     *event = calloc(1, sizeof **event);
+    if (*event == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     driver_counts.events++;
-    return *event != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    (*event)->context = current();
+    (*event)->serial = current()->serial;
+    return CUDA_SUCCESS;
+}
+
+/* A real driver may crash. */
+static void note_use(CUevent event) {
+    driver_counts.ended_events += !event->context->live || event->context->serial != event->serial;
 }
 
 static CUresult event_record(CUevent event, CUstream stream) {
     pthread_mutex_lock(&mutex);
     driver_counts.broken_captures += stream_of(stream)->capturing;
+    note_use(event);
     event->end_ns = stream_of(stream)->end_ns;
     pthread_mutex_unlock(&mutex);
     return CUDA_SUCCESS;
@@ -240,6 +281,7 @@ static CUresult event_record(CUevent event, CUstream stream) {
 static CUresult event_query(CUevent event) {
     pthread_mutex_lock(&mutex);
     uint64_t end = event->end_ns;
+    note_use(event);
     pthread_mutex_unlock(&mutex);
     while (driver_dawdles && !is_over(end))
         clock_sleep(NS_PER_MS / 10);
@@ -247,6 +289,7 @@ static CUresult event_query(CUevent event) {
 }
 
 static CUresult event_destroy(CUevent event) {
+    note_use(event);
     free(event);
     driver_counts.events--;
     return CUDA_SUCCESS;
@@ -326,7 +369,10 @@ void *real_lookup(const char *file, const char *name) {
         {"cuCtxGetDevice", (any_function)get_device},
         {"cuDevicePrimaryCtxGetState", (any_function)primary_state},
         {"cuDevicePrimaryCtxRetain", (any_function)primary_retain},
+        {"cuDevicePrimaryCtxRelease_v2", (any_function)primary_release},
         {"cuDevicePrimaryCtxReset_v2", (any_function)primary_reset},
+        {"cuCtxFromGreenCtx", (any_function)from_green},
+        {"cuGreenCtxDestroy", (any_function)destroy},
         {"cuStreamCreate", (any_function)stream_create},
         {"cuStreamDestroy_v2", (any_function)stream_destroy},
         {"cuStreamQuery", (any_function)stream_query},

@@ -25,9 +25,9 @@ extern _Atomic bool driver_holds;
 /* A query of an event returns only when its work is done until this is false. */
 extern _Atomic bool driver_dawdles;
 
-/* What the library has done. `most_ns` is the most work that a stream has had after a launch. */
+/* What the library has done; `ended_events` counts uses of events whose context has ended, `most_ns` is the most work that a stream has had after a launch. */
 extern struct driver_counts {
-    _Atomic unsigned launches, held, captured, broken_captures, events;
+    _Atomic unsigned launches, held, captured, broken_captures, events, ended_events;
     _Atomic uint64_t most_ns;
 } driver_counts;
 

@@ -1,4 +1,7 @@
-/* Tests of compute shares in the governed library: with a driver whose work takes time, and a stand-in for the governor. */
+/*
+ * Tests of compute shares: with a driver whose work takes time, and a stand-in for the governor. Built for the library that
+ * limits memory too, and for the one that does not (TRANCHE_COMPUTE_ONLY).
+ */
 #include "../driver/cuda_real.h"
 #include "../driver/real.h"
 #include "../governor/clock.h"
@@ -565,6 +568,27 @@ static void test_contexts_end_with_work_outstanding(void) {
     double_await(GOVERNOR_DRAINED);
 }
 
+/* The next context has the handle of the one before. */
+static void test_events_end_with_their_context(void) {
+    CUcontext primary;
+    start(GATE_METERED);
+    for (unsigned turn = 1; turn < 7; turn += 2) {
+        CHECK(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS, "retain");
+        set_current(primary);
+        launch(make_stream(), MS);
+        launch(NULL, MS);
+        set_current(NULL);
+        CHECK((turn < 3 ? cuDevicePrimaryCtxReset_v2 : cuDevicePrimaryCtxRelease_v2)(0) == CUDA_SUCCESS, "end");
+        CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "context");
+        launch(NULL, MS);
+        CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS, "destroy");
+        double_revoke(0, turn);
+        double_await(GOVERNOR_DRAINED);
+        double_grant(0, turn + 2);
+    }
+    CHECK(driver_counts.ended_events == 0, "%u uses of events of ended contexts", driver_counts.ended_events);
+}
+
 /* The governor goes on after its deadline. */
 static void test_a_turn_that_is_not_drained(void) {
     start(GATE_METERED);
@@ -857,6 +881,78 @@ static void test_turns_of_busy_threads(void) {
         pthread_join(threads[i], NULL);
 }
 
+/* --- where memory is not limited ----------------------------------------------------------------------------------- */
+
+#ifdef TRANCHE_COMPUTE_ONLY
+
+/* As NVIDIA's runtime library gets it, by a private table. */
+static CUcontext retain_unseen(void) {
+    CUcontext primary = NULL;
+    ((CUresult(*)(CUcontext *, CUdevice))real_lookup("", "cuDevicePrimaryCtxRetain"))(&primary, 0);
+    return primary;
+}
+
+static void test_drains_contexts_that_were_not_seen(void) {
+    start(GATE_OPEN);
+    set_current(retain_unseen());
+    launch(NULL, 15 * MS);
+    double_revoke(0, 1);
+    await_drained(1);
+}
+
+/* Nobody else may have retained it. */
+static void test_keeps_no_context(void) {
+    unsigned int flags;
+    int active = 1;
+    start(GATE_OPEN);
+    retain_unseen();
+    double_revoke(0, 1);
+    await_drained(1);
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS, "release");
+    REAL(cuDevicePrimaryCtxGetState)(0, &flags, &active);
+    CHECK(!active, "the primary context lives on");
+}
+
+static void test_events_end_with_their_green_context(void) {
+    CUcontext green;
+    start(GATE_METERED);
+    for (unsigned turn = 1; turn < 4; turn++) {
+        ((CUresult(*)(CUcontext *, unsigned, CUdevice))real_lookup("", "cuCtxCreate_v2"))(&green, 0, 0);
+        launch(make_stream(), MS);
+        CHECK(cuGreenCtxDestroy((CUgreenCtx)green) == CUDA_SUCCESS, "destroy");
+        double_revoke(0, turn);
+        double_await(GOVERNOR_DRAINED);
+        double_grant(0, turn + 1);
+    }
+    CHECK(driver_counts.ended_events == 0, "%u uses of events of ended contexts", driver_counts.ended_events);
+}
+
+static void test_runs_without_claims(void) {
+    setenv("TRANCHE_REGIONS", "/nonexistent", 1);
+    start_program();
+    CHECK(launch(make_stream(), 1000) == CUDA_SUCCESS && launches() == 1, "launch");
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS, "destroy");
+}
+
+/* Limits are the driver's, so a claim may have no accounts. */
+static void test_uses_no_accounts(void) {
+    char path[256];
+    make_claims();
+    snprintf(path, sizeof path, "%s/" FIRST "/" REGION_USAGE_FILE, getenv("TRANCHE_REGIONS"));
+    CHECK(unlink(path) == 0, "unlink");
+    double_set(0, GATE_CLOSED, 1);
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, SECOND);
+    start_program();
+    await_joined(2);
+    struct launcher launcher;
+    start_launcher(&launcher, context, NULL);
+    double_await(GOVERNOR_WANT);
+    double_grant(0, 2);
+    await_launcher(&launcher);
+}
+
+#endif
+
 int main(int argc, char **argv) {
     checks_start();
     alarm(600);
@@ -895,6 +991,7 @@ int main(int argc, char **argv) {
     RUN(test_drains_what_was_launched_before_it_joined);
     RUN(test_drains_destroyed_streams);
     RUN(test_contexts_end_with_work_outstanding);
+    RUN(test_events_end_with_their_context);
     RUN(test_a_turn_that_is_not_drained);
     RUN(test_says_when_a_turn_will_have_ended);
     RUN(test_says_when_it_is_idle);
@@ -906,5 +1003,12 @@ int main(int argc, char **argv) {
     RUN(test_signals_at_the_gate);
     RUN(test_says_bye);
     RUN(test_turns_of_busy_threads);
+#ifdef TRANCHE_COMPUTE_ONLY
+    RUN(test_drains_contexts_that_were_not_seen);
+    RUN(test_keeps_no_context);
+    RUN(test_events_end_with_their_green_context);
+    RUN(test_runs_without_claims);
+    RUN(test_uses_no_accounts);
+#endif
     return checks_report();
 }

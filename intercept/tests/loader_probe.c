@@ -212,7 +212,7 @@ static void ask_all(void *library, const char *name, int version) {
 static void *by_every_address(void *library, const char *name, const char *symbol) {
     if (asked == 0) {
         static const char *const names[] = {
-#define X(symbol, name, since, stream, parameters) name,
+#define X(symbol, name, since, stream, parameters, ...) name,
             CUDA_SHADOWED(X)
 #undef X
         };

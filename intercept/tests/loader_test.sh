@@ -37,16 +37,17 @@ work=$3
 
 # --- the files ---
 
-# Launches are the driver's own, but of the governed library, which starts the thread that joins the governor.
+# Launches are the driver's own, but of the builds with turns, which start the thread that joins the governor.
 compile -o "$work/exports" -Iintercept $tests/exports.c
-compile -o "$work/governed_exports" -Iintercept -DTRANCHE_GOVERNED $tests/exports.c
-for file in "$build"/lib/{libcuda.so.1,libnvidia-ml.so.1,governed/libcuda.so.1}; do
-    library=${file#"$build/lib/"}
-    soname=${library#governed/}
-    exports=exports
+compile -o "$work/exports-governed" -Iintercept -DTRANCHE_GOVERNED $tests/exports.c
+compile -o "$work/exports-compute" -Iintercept -DTRANCHE_GOVERNED -DTRANCHE_COMPUTE_ONLY $tests/exports.c
+for library in libcuda.so.1 libnvidia-ml.so.1 governed/libcuda.so.1 compute/libcuda.so.1; do
+    file=$build/lib/$library
+    soname=${library##*/}
+    kind=${library%"$soname"} kind=${kind%/}
     threads=pthread_create
-    [ "$library" != "$soname" ] && exports=governed_exports && threads=no_other
-    check "$library exports the table and nothing else" "$("$work/$exports" "$soname" | sort)" \
+    [ -n "$kind" ] && threads=no_other
+    check "$library exports the table and nothing else" "$("$work/exports${kind:+-$kind}" "$soname" | sort)" \
         "$(nm -D --defined-only --format=posix "$file" | cut -d' ' -f1 | sort)"
     dynamic=$(readelf -dW "$file")
     check "$library: first dependency" "\$ORIGIN/.tranche/driver-${soname%.1}" \
@@ -65,12 +66,21 @@ for file in "$build"/lib/{libcuda.so.1,libnvidia-ml.so.1,governed/libcuda.so.1};
             grep -vE 'v?snprintf' | awk '{print $2}')"
 done
 
-# The cost of a governed launch while its claim is alone. ud2 is behind the last one.
-if [ "$(uname -m)" = x86_64 ]; then
-    check "instructions of a governed launch" "cmpl jne jmp" \
-        "$(objdump -d --no-show-raw-insn --disassemble=cuLaunchKernel "$build/lib/governed/libcuda.so.1" |
+# What the build with turns alone neither defines nor contains.
+check "compute/libcuda.so.1 defines no function of memory" "" \
+    "$(nm -D --defined-only --format=posix "$build/lib/compute/libcuda.so.1" | cut -d' ' -f1 |
+        grep -E 'Alloc|Free|MemGetInfo|TotalMem|Pool|MemCreate|MemMap|Memory|Mipmap|Array|Module|Library|Kernel[A-Z].*Function|Ipc|Import|Export|Multicast|Prefetch|Advise|GraphInst|Limit|Checkpoint')"
+check "compute/libcuda.so.1 contains no accounting" "" \
+    "$(nm --defined-only --format=posix "$build/lib/compute/libcuda.so.1" | cut -d' ' -f1 |
+        grep -E '^(region_(open|join|look|reserve)$|(charge|allocations|objects|pools|physical|streams|context)_)')"
+
+# The cost of a launch that could wait, while its claim is alone. ud2 is behind the last one.
+for launch in governed:cuLaunchKernel compute:cuLaunchKernel compute:cuGraphLaunch; do
+    [ "$(uname -m)" = x86_64 ] || continue
+    check "instructions of a launch, $launch" "cmpl jne jmp" \
+        "$(objdump -d --no-show-raw-insn --disassemble=${launch#*:} "$build/lib/${launch%:*}/libcuda.so.1" |
             sed -n 's/^ *[0-9a-f]*:\t\([a-z0-9]*\).*/\1/p' | grep -v ud2 | tr '\n' ' ' | sed 's/ $//')"
-fi
+done
 
 if [ ! -e "$build/sim/lib/libcuda.so.1" ]; then
     echo "loader: skipped: there is no simulated GPU in $build/sim" >&2

@@ -3,6 +3,7 @@
  * (fake_driver.c). Each test runs in a process of its own.
  */
 #include "../driver/cuda_real.h"
+#include "../memory/reserve.h"
 #include "../region/claims.h"
 #include "../state/process.h"
 #include "check.h"
@@ -52,7 +53,7 @@ static CUcontext with_context(uint64_t limit_bytes) {
 /* What the process has in reserve for small allocations. */
 static uint64_t reserve(CUdevice device) {
     struct process *process = process_if_open();
-    return process != NULL && atomic_load(&process->reserves[device].place) != 0 ? 2 * MIB : 0;
+    return process != NULL && reserve_place(&process->reserves[device]) != 0 ? 2 * MIB : 0;
 }
 
 /* What the shadow says is taken of the current device, beside the reserve. */

@@ -78,7 +78,8 @@ func (l libraries) build() error {
 	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 	drivers := filepath.Join(l.driverRoot, "usr/lib", triplet)
 	stubs := filepath.Join(l.driverRoot, "stubs")
-	for _, dir := range []string{drivers, l.shadowDir, filepath.Join(l.shadowDir, "governed"), stubs} {
+	builds := []string{filepath.Join(l.shadowDir, "governed"), filepath.Join(l.shadowDir, "compute")}
+	for _, dir := range append(builds, drivers, l.shadowDir, stubs) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -105,8 +106,10 @@ func (l libraries) build() error {
 			return err
 		}
 	}
-	if err := os.Link(filepath.Join(l.shadowDir, private.Sonames[0]), filepath.Join(l.shadowDir, "governed", private.Sonames[0])); err != nil {
-		return err
+	for _, dir := range builds {
+		if err := os.Link(filepath.Join(l.shadowDir, private.Sonames[0]), filepath.Join(dir, private.Sonames[0])); err != nil {
+			return err
+		}
 	}
 	return gcc("-o", l.probe, "testdata/probe.c", "-ldl")
 }

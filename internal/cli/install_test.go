@@ -145,7 +145,7 @@ func TestInstallFromABuildFolder(t *testing.T) {
 	must.StrContains(t, i.must(t, args...), "until you run: systemctl reload docker (containers go on running)")
 	must.SliceContainsAll(t, i.files(t), []string{
 		"usr/bin/tranche", "usr/bin/tranche-runtime", "usr/bin/tranche-hook", "usr/lib/tranche/libcuda.so.1",
-		"usr/lib/tranche/libnvidia-ml.so.1", "usr/lib/tranche/governed/libcuda.so.1", "etc/daemon.json", "etc/tranche/config.toml",
+		"usr/lib/tranche/libnvidia-ml.so.1", "usr/lib/tranche/governed/libcuda.so.1", "usr/lib/tranche/compute/libcuda.so.1", "etc/daemon.json", "etc/tranche/config.toml",
 		"state/installed.json",
 	})
 	must.FileContains(t, i.config, filepath.Join(i.prefix, "bin/tranche-runtime"))

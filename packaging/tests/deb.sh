@@ -7,7 +7,7 @@ check "deb: the next step is named" 1 "$(grep -c 'tranche install nomad' "$layer
 check "deb: the program" "$version" "$(in_root tranche version)"
 check "deb: files" "" "$(cd "$root" && ls usr/share/man/man1/tranche-doctor.1.gz usr/share/bash-completion/completions/tranche \
     usr/share/zsh/vendor-completions/_tranche usr/share/fish/vendor_completions.d/tranche.fish usr/bin/tranche-hook \
-    usr/lib/tranche/governed/libcuda.so.1 usr/share/doc/tranche/copyright usr/share/doc/tranche/docs/install.md 2>&1 >/dev/null)"
+    usr/lib/tranche/governed/libcuda.so.1 usr/lib/tranche/compute/libcuda.so.1 usr/share/doc/tranche/copyright usr/share/doc/tranche/docs/install.md 2>&1 >/dev/null)"
 for unit in packaging/systemd/*.service; do
     check "deb: $unit" "" "$(cmp "$unit" "$root/usr/lib/systemd/system/${unit##*/}" 2>&1)"
 done

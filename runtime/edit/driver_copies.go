@@ -23,7 +23,10 @@ func (s driverCopies) Modify(spec *specs.Spec) error {
 		Destination: shadow.CopiesDir, Type: "tmpfs", Source: "tmpfs", Options: append([]string(nil), copiesOptions...),
 	})
 	args := []string{"--shadow-dir", s.libraries.Dir}
-	if s.libraries.Governed {
+	switch {
+	case s.libraries.ComputeOnly:
+		args = append(args, "--compute-only")
+	case s.libraries.Governed:
 		args = append(args, "--governed")
 	}
 	s.binding.appendCreateContainer(spec, args...)

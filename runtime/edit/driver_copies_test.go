@@ -30,4 +30,7 @@ func TestShadowedCopies(t *testing.T) {
 	must.Eq(t, []string{"tranche-hook", "createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "aaaaaaaa",
 		"--shadow-dir", "/lib/tranche", "--governed", "--gpu-node", "/dev/nvidia0"}, hook.Args)
 	must.Eq(t, append(hookEnv(), oneProcessor), hook.Env)
+
+	must.NoError(t, driverCopies{binding: binding, libraries: shadow.Libraries{Dir: "/lib/tranche", ComputeOnly: true}}.Modify(spec))
+	must.SliceContains(t, spec.Hooks.CreateContainer[2].Args, "--compute-only")
 }

@@ -29,7 +29,7 @@ func (s shadowLibraries) Modify(spec *specs.Spec) error {
 	reals := map[string]string{} // destination of a driver's library → its file on the host
 	for _, mount := range spec.Mounts {
 		soname := shadowedBy(mount)
-		if soname == "" {
+		if !s.Shadows(soname) {
 			others = append(others, mount)
 			continue
 		}

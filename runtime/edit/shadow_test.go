@@ -111,6 +111,16 @@ func TestShadowLibraries_Governed(t *testing.T) {
 	must.Eq(t, filepath.Join(node.ShadowDir, shadow.NVML), spec.Mounts[3].Source)
 }
 
+func TestShadowLibraries_ComputeOnly(t *testing.T) {
+	node := testNode(t)
+	nvml := runtimetest.Bind("/d/libnvidia-ml.so.570", "/l/libnvidia-ml.so.1")
+	spec := &specs.Spec{Mounts: []specs.Mount{runtimetest.Bind("/d/libcuda.so.570", "/l/libcuda.so.1"), nvml}}
+	must.NoError(t, shadowLibraries{shadow.Libraries{Dir: node.ShadowDir, ComputeOnly: true}}.Modify(spec))
+	must.Eq(t, []string{"/l/libnvidia-ml.so.1", "/l/.tranche/driver-libcuda.so", "/l/libcuda.so.1"}, runtimetest.Destinations(spec))
+	must.Eq(t, nvml, spec.Mounts[0])
+	must.Eq(t, filepath.Join(node.ShadowDir, "compute", shadow.CUDA), spec.Mounts[2].Source)
+}
+
 func TestShadowLibraries_Errors(t *testing.T) {
 	cuda := runtimetest.Bind("/driver/libcuda.so.570", "/usr/lib/libcuda.so.570")
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -18,9 +19,12 @@ const (
 	NVML = "libnvidia-ml.so.1"
 )
 
-// governedDir has the second build of libcuda.so.1, in the directory of the shadow libraries. Its launches wait for their claim's
-// turn on the GPU.
-const governedDir = "governed"
+// The directories of the two other builds of libcuda.so.1, in that of the shadow libraries. In both, launches wait for their
+// claim's turn on the GPU; the second limits no memory.
+const (
+	governedDir = "governed"
+	computeDir  = "compute"
+)
 
 // Libraries are the shadow libraries that a container or a command gets.
 type Libraries struct {
@@ -28,18 +32,37 @@ type Libraries struct {
 	Dir string
 	// Governed reports that the programs are to compute in turns: one of their claims is governed.
 	Governed bool
+	// ComputeOnly reports that the library has the programs compute in turns and limits no memory, since the driver does.
+	ComputeOnly bool
 }
+
+// SONAMEs returns the SONAMEs of the libraries that are shadowed. Where the driver limits memory, NVML shows the limit by itself.
+func (l Libraries) SONAMEs() []string {
+	if l.ComputeOnly {
+		return []string{CUDA}
+	}
+	return []string{CUDA, NVML}
+}
+
+// Shadows reports whether the library with a SONAME is shadowed.
+func (l Libraries) Shadows(soname string) bool { return slices.Contains(l.SONAMEs(), soname) }
 
 // Path returns the file of a shadow library.
 func (l Libraries) Path(soname string) string {
-	if l.Governed && soname == CUDA {
+	switch {
+	case soname == CUDA && l.ComputeOnly:
+		return filepath.Join(l.Dir, computeDir, soname)
+	case soname == CUDA && l.Governed:
 		return filepath.Join(l.Dir, governedDir, soname)
+	default:
+		return filepath.Join(l.Dir, soname)
 	}
-	return filepath.Join(l.Dir, soname)
 }
 
 // Files returns the paths of all shadow libraries below their directory.
-func Files() []string { return []string{CUDA, NVML, filepath.Join(governedDir, CUDA)} }
+func Files() []string {
+	return []string{CUDA, NVML, filepath.Join(governedDir, CUDA), filepath.Join(computeDir, CUDA)}
+}
 
 // ContainerDir is Tranche's directory in the container. The shadow library looks for regions in its "claims".
 const ContainerDir = "/.tranche"

@@ -58,3 +58,21 @@ func TestVersion(t *testing.T) {
 	_, err = shadow.Version(file)
 	must.ErrorContains(t, err, "no section .tranche.version")
 }
+
+func TestLibraries(t *testing.T) {
+	for _, tc := range []struct {
+		libraries shadow.Libraries
+		cuda      string
+		sonames   []string
+	}{
+		{shadow.Libraries{}, "libcuda.so.1", []string{shadow.CUDA, shadow.NVML}},
+		{shadow.Libraries{Governed: true}, "governed/libcuda.so.1", []string{shadow.CUDA, shadow.NVML}},
+		{shadow.Libraries{ComputeOnly: true}, "compute/libcuda.so.1", []string{shadow.CUDA}},
+		{shadow.Libraries{Governed: true, ComputeOnly: true}, "compute/libcuda.so.1", []string{shadow.CUDA}},
+	} {
+		must.Eq(t, tc.cuda, tc.libraries.Path(shadow.CUDA))
+		must.Eq(t, tc.sonames, tc.libraries.SONAMEs())
+		must.Eq(t, shadow.NVML, tc.libraries.Path(shadow.NVML))
+		must.SliceContains(t, shadow.Files(), tc.cuda)
+	}
+}

@@ -14,8 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Write puts the shadow libraries into a directory. The last line of each says "shadow libcuda", "shadow libnvidia-ml" or
-// "shadow governed/libcuda", for containers that have no other means to tell them from the driver's.
+// Write puts the shadow libraries into a directory. The last line of each says "shadow libcuda", "shadow libnvidia-ml",
+// "shadow governed/libcuda" or "shadow compute/libcuda", for containers that have no other means to tell them from the driver's.
 func Write(t *testing.T, dir string) {
 	t.Helper()
 	libraries, err := shadows()
@@ -31,7 +31,7 @@ func Write(t *testing.T, dir string) {
 // shadows are the contents of the shadow libraries, made once: the compiler takes longer than most tests.
 var shadows = sync.OnceValues(func() (map[string][]byte, error) {
 	libraries := map[string][]byte{}
-	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1", "governed/libcuda.so.1"} {
+	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1", "governed/libcuda.so.1", "compute/libcuda.so.1"} {
 		stem := strings.TrimSuffix(name, ".so.1")
 		content, err := compile("", filepath.Base(name), "$ORIGIN/.tranche/driver-"+filepath.Base(stem)+".so")
 		if err != nil {
