@@ -55,11 +55,6 @@ static CUresult find_owner(struct process *process, CUmemoryPool handle, CUdevic
     return CUDA_SUCCESS;
 }
 
-static bool is_default(CUmemoryPool handle, CUdevice device) {
-    CUmemoryPool standard = NULL;
-    return REAL(cuDeviceGetDefaultMemPool)(&standard, device) == CUDA_SUCCESS && standard == handle;
-}
-
 /* The pool `handle`; if that is NULL, the current pool of the stream's device. */
 static CUresult find_pool(struct allocating *allocating, struct work *work, CUmemoryPool handle) {
     struct entry not_ours;
@@ -79,8 +74,7 @@ static CUresult find_pool(struct allocating *allocating, struct work *work, CUme
     if (named)
         result = find_owner(allocating->process, handle, &device, &allocating->gpu);
     if (result == CUDA_SUCCESS)
-        allocating->pool =
-            pools_memory(allocating->process, handle, device, allocating->gpu, is_default(handle, device));
+        allocating->pool = pools_memory(allocating->process, handle, device, allocating->gpu);
     return result != CUDA_SUCCESS || allocating->pool != NULL ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -117,32 +111,6 @@ static CUresult after(struct allocating *allocating, const struct work *work, CU
     return charge_refused(process, (unsigned)allocating->gpu, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* Linear memory ends with its context, so that is the one which programs end last, if at all. Which other GPUs may use it is
- * said of the context, not of the pool, so there are none. */
-static bool may_be_linear(const struct allocating *allocating, const struct work *work) {
-    int count = 0;
-    return allocating->pool != NULL && work->context != NULL &&
-           work->context == allocating->process->contexts.primaries[0] &&
-           REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && count == 1 && pools_plain(allocating->pool);
-}
-
-/* A pool grows by whole pieces, for which a claim may have no room though it has for the allocation. That is made as linear
- * memory then, which can be freed in stream order ("Stream Ordered Memory Allocator" in the CUDA programming guide). */
-static CUresult allocate_linear(const struct allocating *allocating, struct work *work, CUdeviceptr *address) {
-    struct grant grant;
-    CUcontext pushed;
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t bytes = allocating->request.bytes;
-    if (!may_be_linear(allocating, work) || REAL(cuCtxPushCurrent_v2)(work->context) != CUDA_SUCCESS)
-        return result;
-    if (allocations_grant_at_once(&grant, work, bytes) == CUDA_SUCCESS) {
-        UNDO(result = REAL(cuMemAlloc_v2)(address, bytes));
-        result = allocations_allocated(&grant, result, result == CUDA_SUCCESS ? *address : 0, bytes);
-    }
-    REAL(cuCtxPopCurrent_v2)(&pushed);
-    return result;
-}
-
 #define ALLOCATE(address, bytes, pool, stream, call)                                                                   \
     do {                                                                                                               \
         struct allocating allocating = {.request = {NULL, bytes, NULL, stream}};                                       \
@@ -159,9 +127,6 @@ static CUresult allocate_linear(const struct allocating *allocating, struct work
             result = before(&allocating, effort);                                                                      \
             if (result == CUDA_SUCCESS)                                                                                \
                 return after(&allocating, &work, call, address);                                                       \
-            if (result == CUDA_ERROR_OUT_OF_MEMORY && effort != POOLS_AT_ONCE &&                                       \
-                allocate_linear(&allocating, &work, address) == CUDA_SUCCESS)                                          \
-                return CUDA_SUCCESS;                                                                                   \
         }                                                                                                              \
         return charge_refused(allocating.process, (unsigned)allocating.gpu, result);                                   \
     } while (0)
@@ -263,9 +228,8 @@ static CUresult record_created(struct process *process, CUmemoryPool pool, const
         objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)pool}); /* a pool of host memory */
         return CUDA_SUCCESS;
     }
-    bool plain = properties->maxSize == 0 && properties->handleTypes == 0;
     CUresult result = gpus_find_claimed(process, properties->location.id, &gpu);
-    if (result == CUDA_SUCCESS && pools_memory(process, pool, properties->location.id, gpu, plain) == NULL)
+    if (result == CUDA_SUCCESS && pools_memory(process, pool, properties->location.id, gpu) == NULL)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     return result;
 }

@@ -81,10 +81,6 @@ CUresult allocations_grant(struct grant *grant, struct work *work, uint64_t byte
     return grant_by(pools_take, grant, work, bytes, bytes < PACKED_BELOW_BYTES, false);
 }
 
-CUresult allocations_grant_at_once(struct grant *grant, struct work *work, uint64_t bytes) {
-    return grant_by(charge_try, grant, work, bytes, bytes < PACKED_BELOW_BYTES, false);
-}
-
 CUresult allocations_grant_spilled(struct grant *grant, struct work *work, uint64_t bytes) {
     return grant_by(charge_spill, grant, work, bytes, false, false);
 }

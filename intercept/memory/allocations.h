@@ -38,7 +38,6 @@ struct further_charges {
  * The program gets what allocations_allocated returns. If that is an error, memory that the driver allocated is freed.
  */
 CUresult allocations_grant(struct grant *grant, struct work *work, uint64_t bytes);
-CUresult allocations_grant_at_once(struct grant *grant, struct work *work, uint64_t bytes); /* trims no pools for it */
 CUresult allocations_resize(struct grant *grant, uint64_t bytes);
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes);
 

@@ -19,7 +19,6 @@ struct pool {
     CUdevice device;
     int gpu;
     bool graphs;
-    bool plain;
     _Atomic bool destroyed;
     _Atomic bool destroying;      /* the driver is destroying it, and may reuse its handle */
     bool placed;                  /* the region of its charge is final */
@@ -57,30 +56,25 @@ static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice 
     return idle;
 }
 
-static struct pool *get(struct process *process, const struct pool *like) {
+static struct pool *get(struct process *process, CUmemoryPool handle, CUdevice device, int gpu, bool graphs) {
     lock_take(&process->pools.lock);
-    struct pool *pool = find(process, like->handle, like->device, like->graphs);
+    struct pool *pool = find(process, handle, device, graphs);
     if (pool != NULL) {
-        pool->handle = like->handle;
-        pool->device = like->device;
-        pool->gpu = like->gpu;
-        pool->graphs = like->graphs;
-        pool->plain = like->plain;
+        pool->handle = handle;
+        pool->device = device;
+        pool->gpu = gpu;
+        pool->graphs = graphs;
     }
     lock_give(&process->pools.lock);
     return pool;
 }
 
-struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu, bool plain) {
-    return get(process, &(struct pool){.handle = handle, .device = device, .gpu = gpu, .plain = plain});
+struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu) {
+    return get(process, handle, device, gpu, false);
 }
 
 struct pool *pools_graphs(struct process *process, CUdevice device, int gpu) {
-    return get(process, &(struct pool){.device = device, .gpu = gpu, .graphs = true});
-}
-
-bool pools_plain(const struct pool *pool) {
-    return pool->plain;
+    return get(process, NULL, device, gpu, true);
 }
 
 int pools_gpu(const struct pool *pool) {

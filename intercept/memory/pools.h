@@ -35,11 +35,9 @@ bool pools_trim(struct process *process, int gpu, uint64_t pages, enum pools_eff
 void pools_settle(struct process *process);
 
 /* The record of the pool with this handle, or of a device's memory of graphs; made if need be. NULL if there is no
- * memory for it. A plain pool has no size of its own and is not shared with other processes. */
-struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu, bool plain);
+ * memory for it. */
+struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu);
 struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
-
-bool pools_plain(const struct pool *pool);
 
 /* The GPU whose memory a pool holds. */
 int pools_gpu(const struct pool *pool);

@@ -48,7 +48,7 @@ struct contexts {
     struct gate gates[1u << GATE_BITS]; /* by hash of the handle; see contexts_enter */
     struct gate creating;               /* calls that create explicit contexts are in it; closed to adopt one */
     struct reentrant_lock lifecycles[DEVICES_MAX];
-    _Atomic(CUcontext) primaries[DEVICES_MAX];
+    CUcontext primaries[DEVICES_MAX];
     CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
     bool assumed[DEVICES_MAX];               /* the primary context's handle is a guess; see context/work.h */
     _Atomic bool lost;                       /* a call failed for want of its context */

@@ -164,14 +164,6 @@ check "on a node without HMM the driver answers" "1 1 1; 0 0; 1" "$(under b "$wo
 check "and the library says nothing" "" "$(cat "$work/said")"
 
 check "all that is free, by pools" "448 free, got 448, freed 112, got 112 again" "$(under a "$work/worker" full async 2>&1)"
-hold a hold 9
-check "all that is free, by pools, though it is no whole pieces" "374 free, got 374, freed 94, got 94 again" "$(CUDA_VISIBLE_DEVICES=0 under a "$work/worker" full async 2>&1)"
-check "by small pieces of pools, one block in reserve" "374 free, got 372, freed 2976, got 2976 again" "$(CUDA_VISIBLE_DEVICES=0 under a "$work/worker" full async-small 2>&1)"
-check "by a pool of the program's" "374 free, got 374, freed 94, got 94 again" "$(CUDA_VISIBLE_DEVICES=0 under a "$work/worker" full pool 2>&1)"
-check "by a pool with a size of its own, whole pieces alone" "374 free, got 352, freed 88, got 88 again" "$(CUDA_VISIBLE_DEVICES=0 under a "$work/worker" full sized-pool 2>&1)"
-check "of several GPUs, whole pieces alone" "374 free, got 352, freed 88, got 88 again" "$(under a "$work/worker" full async 2>&1)"
-check "nothing of it stays" "512 74 438 / 512 74 438" "$(under a "$work/nvml")"
-drop
 check "all of a preallocated pool" "448 free, got 224, freed 56, got 56 again" "$(under a "$work/worker" full prealloc 2>&1)"
 # One block is in reserve, so that what was freed in other blocks can be had again.
 check "all that is free, by small pieces" "448 free, got 446, freed 3568, got 3568 again" "$(under a "$work/worker" full small 2>&1)"

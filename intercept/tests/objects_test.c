@@ -373,7 +373,7 @@ void test_destroyed_pools_are_not_found(void) {
     CUcontext context;
     struct process *process = with_context(&context);
     CUmemoryPool handle = (CUmemoryPool)(uintptr_t)alike[0]; /* NOLINT(performance-no-int-to-ptr) */
-    struct pool *graphs = pools_graphs(process, 0, 0), *pool = pools_memory(process, handle, 0, 0, true);
+    struct pool *graphs = pools_graphs(process, 0, 0), *pool = pools_memory(process, handle, 0, 0);
     CHECK(graphs != NULL && pool != graphs && pools_find(process, handle) == pool, "found");
     CHECK(pools_find(process, NULL) == NULL, "the memory of graphs is not a pool");
     CHECK(pools_destroying(pool) && pools_find(process, handle) == NULL, "it is being destroyed");
@@ -382,7 +382,7 @@ void test_destroyed_pools_are_not_found(void) {
     CHECK(pools_destroying(pool), "destroyed");
     pools_destroyed(process, pool, CUDA_SUCCESS);
     CHECK(pools_find(process, handle) == NULL && pools_find(process, NULL) == NULL, "it is gone");
-    CHECK(pools_memory(process, handle, 0, 0, true) != graphs && pools_find(process, handle) != NULL, "the handle again");
+    CHECK(pools_memory(process, handle, 0, 0) != graphs && pools_find(process, handle) != NULL, "the handle again");
 }
 
 /* The driver makes and ends contexts under a handle that stood for another context a moment before. */

@@ -85,7 +85,6 @@ CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
 CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
-CUresult cuDeviceSetMemPool(CUdevice, CUmemoryPool);
 CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 CUresult cuMemPoolExportToShareableHandle(void *, CUmemoryPool, CUmemAllocationHandleType, unsigned long long);
@@ -667,33 +666,21 @@ static CUresult preallocate(CUmemoryPool pool, size_t bytes, size_t rest) {
     return result == CUDA_SUCCESS ? cuMemAlloc_v2(&other, rest) : result;
 }
 
-/* The pool that cuMemAllocAsync takes from: the device's own, or one that is made here. */
-static CUresult choose_pool(CUmemoryPool *pool, const char *way) {
-    const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
-                                       .maxSize = strcmp(way, "sized-pool") == 0 ? 1024 * MIB : 0};
-    if (strcmp(way, "pool") != 0 && strcmp(way, "sized-pool") != 0)
-        return cuDeviceGetDefaultMemPool(pool, 0);
-    CUresult result = cuMemPoolCreate(pool, &properties);
-    return result == CUDA_SUCCESS ? cuDeviceSetMemPool(0, *pool) : result;
-}
-
 static int fill(const char *way) {
     enum { MOST = 1 << 14 };
     static CUdeviceptr pieces[MOST];
-    bool linear = strcmp(way, "small") == 0, small = linear || strcmp(way, "async-small") == 0;
-    bool reserved = strcmp(way, "prealloc") == 0;
+    bool small = strcmp(way, "small") == 0, reserved = strcmp(way, "prealloc") == 0;
     size_t bytes = small ? 64 << 10 : 2 * MIB, free;
     cuuint64_t threshold = UINT64_MAX;
     int count = 0, again = 0;
     CUmemoryPool pool;
     CUcontext context;
-    CUresult result = cuDevicePrimaryCtxRetain(&context, 0);
+    CUresult result = cuCtxCreate_v2(&context, 0, 0);
     if (result != CUDA_SUCCESS || (free = free_now(context)) == 0)
-        return fail("cuDevicePrimaryCtxRetain", result);
-    if (!linear && ((result = cuStreamCreate(&filling, NON_BLOCKING)) != CUDA_SUCCESS ||
-                    (result = choose_pool(&pool, way)) != CUDA_SUCCESS ||
-                    (result = cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &threshold)) != CUDA_SUCCESS))
+        return fail("cuCtxCreate", result);
+    if (!small && ((result = cuStreamCreate(&filling, NON_BLOCKING)) != CUDA_SUCCESS ||
+                   (result = cuDeviceGetDefaultMemPool(&pool, 0)) != CUDA_SUCCESS ||
+                   (result = cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &threshold)) != CUDA_SUCCESS))
         return fail("a pool", result);
     if (reserved &&
         (result = preallocate(pool, free / (64 * MIB) * 32 * MIB, free - free / (64 * MIB) * 32 * MIB)) != 0)

@@ -205,16 +205,6 @@ static uint64_t pool_size(struct call *call) {
     return random_once_in(&call->random, 3) ? 1 + random_below(&call->random, 80 * MIB) : random_size(call);
 }
 
-/* What a claim has left is no whole piece: memory of the primary context then, and of no pool. */
-static void keep_linear(struct call *call, CUdeviceptr address, uint64_t size) {
-    struct object object = object_of(call, KIND_LINEAR, address, size, 0);
-    object.context = call->context->serial;
-    if (!call->context->primary)
-        wrong(call, "memory of no pool in an explicit context");
-    if (!object_put(&object))
-        expect(call, CALL(cu.cuMemFree_v2(address)), CUDA_SUCCESS, "cuMemFree_v2");
-}
-
 static void keep(struct call *call, CUdeviceptr address, uint64_t size) {
     CUmemoryPool pool = NULL, standard = NULL;
     say(call, " -> %#llx", (unsigned long long)address);
@@ -223,10 +213,7 @@ static void keep(struct call *call, CUdeviceptr address, uint64_t size) {
            "cuPointerGetAttribute");
     expect(call, CALL(cu.cuDeviceGetDefaultMemPool(&standard, call->device)), CUDA_SUCCESS,
            "cuDeviceGetDefaultMemPool");
-    if (pool == NULL)
-        keep_linear(call, address, size);
-    else
-        async_keep(call, address, size, (uintptr_t)pool, pool == standard);
+    async_keep(call, address, size, (uintptr_t)pool, pool == standard);
 }
 
 static CUresult allocate_in(const struct choice *choice, CUdeviceptr *address, uint64_t size, CUmemoryPool pool) {
