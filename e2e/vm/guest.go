@@ -1,0 +1,141 @@
+package vm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// guest speaks with QEMU's guest agent in a machine: one JSON object per line, in each direction. It is for one caller at a time.
+type guest struct {
+	conn  net.Conn
+	lines *bufio.Reader
+}
+
+func newGuest(conn net.Conn) *guest { return &guest{conn: conn, lines: bufio.NewReader(conn)} }
+
+func (g *guest) close() { g.conn.Close() }
+
+// wait blocks until the agent answers, which it does soon after systemd has started it. What was sent before may be lost.
+func (g *guest) wait(ctx context.Context) error {
+	for id := 1; ; id++ {
+		answer, err := g.sync(ctx, id)
+		switch {
+		case err == nil && answer == id:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("the guest agent does not answer: %w", ctx.Err())
+		case err != nil && !errors.Is(err, context.DeadlineExceeded):
+			return err
+		}
+	}
+}
+
+// sync sends a number, which the agent sends back, and waits for it for two seconds.
+func (g *guest) sync(ctx context.Context, id int) (answer int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	err = g.call(ctx, "guest-sync", map[string]any{"id": id}, &answer)
+	for err == nil && answer < id { // to an earlier one
+		err = g.receive(ctx, &answer)
+	}
+	return answer, err
+}
+
+// call sends a command and stores what the agent returns.
+func (g *guest) call(ctx context.Context, command string, arguments, result any) error {
+	message, err := json.Marshal(map[string]any{"execute": command, "arguments": arguments})
+	if err != nil {
+		return err
+	}
+	deadline, _ := ctx.Deadline()
+	if err := g.conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	if _, err := g.conn.Write(append(message, '\n')); err != nil {
+		return timedOut(ctx, command, err)
+	}
+	return timedOut(ctx, command, g.receive(ctx, result))
+}
+
+func (g *guest) receive(ctx context.Context, result any) error {
+	deadline, _ := ctx.Deadline()
+	if err := g.conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	line, err := g.lines.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	var answer struct {
+		Return json.RawMessage `json:"return"`
+		Error  struct {
+			Description string `json:"desc"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(line, &answer); err != nil {
+		return fmt.Errorf("%w: %s", err, line)
+	}
+	if answer.Error.Description != "" {
+		return errors.New(answer.Error.Description)
+	}
+	return json.Unmarshal(answer.Return, result)
+}
+
+func timedOut(ctx context.Context, command string, err error) error {
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("guest agent, %s: %w", command, context.DeadlineExceeded)
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	}
+	return fmt.Errorf("guest agent, %s: %w", command, err)
+}
+
+// status is the agent's answer to guest-exec-status.
+type status struct {
+	Exited   bool   `json:"exited"`
+	ExitCode int    `json:"exitcode"`
+	Signal   int    `json:"signal"`
+	Out      []byte `json:"out-data"`
+	Err      []byte `json:"err-data"`
+}
+
+// exec runs a shell script with an input and returns its standard output. The agent has no event for a command's end.
+func (g *guest) exec(ctx context.Context, script string, input []byte) (string, error) {
+	var started struct {
+		PID int `json:"pid"`
+	}
+	if err := g.call(ctx, "guest-exec", map[string]any{
+		"path": "/bin/bash", "arg": []string{"-ec", script}, "input-data": append([]byte{}, input...), "capture-output": true,
+		"env": []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"},
+	}, &started); err != nil {
+		return "", err
+	}
+	for {
+		var s status
+		if err := g.call(ctx, "guest-exec-status", map[string]any{"pid": started.PID}, &s); err != nil {
+			return "", fmt.Errorf("run %q: %w", script, err)
+		}
+		switch {
+		case s.Exited && s.ExitCode == 0 && s.Signal == 0:
+			return string(s.Out), nil
+		case s.Exited:
+			return string(s.Out), fmt.Errorf("run %q: status %d, signal %d: %s%s", script, s.ExitCode, s.Signal,
+				bytes.TrimSpace(s.Out), bytes.TrimSpace(s.Err))
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("run %q: %w", script, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
