@@ -2,7 +2,6 @@ package vm
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -129,8 +128,7 @@ func (g *guest) exec(ctx context.Context, script string, input []byte) (string, 
 		case s.Exited && s.ExitCode == 0 && s.Signal == 0:
 			return string(s.Out), nil
 		case s.Exited:
-			return string(s.Out), fmt.Errorf("run %q: status %d, signal %d: %s%s", script, s.ExitCode, s.Signal,
-				bytes.TrimSpace(s.Out), bytes.TrimSpace(s.Err))
+			return string(s.Out), fmt.Errorf("run %q: status %d, signal %d: %s%s", script, s.ExitCode, s.Signal, s.Out, s.Err)
 		}
 		select {
 		case <-ctx.Done():

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -120,12 +121,16 @@ func (m *Machine) arguments() []string {
 
 func (m *Machine) consoleLog() string { return filepath.Join(m.dir, "console.log") }
 
+// progress is what systemd writes while it waits for something, again and again.
+var progress = regexp.MustCompile(`(?m)^.*Job .* running \(.*\n`)
+
 // Console is the end of what the machine wrote to its console.
 func (m *Machine) Console() string {
 	text, err := os.ReadFile(m.consoleLog())
 	if err != nil {
 		return err.Error()
 	}
+	text = progress.ReplaceAll(text, nil)
 	return string(text[max(0, len(text)-4000):])
 }
 

@@ -85,6 +85,7 @@ func makeMedia(t *testing.T, dir, enforcement string) {
 		must.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file[1])), 0o755))
 		must.NoError(t, command("cp", "-r", "--no-target-directory", file[0], filepath.Join(dir, file[1])))
 	}
+	must.NoError(t, command(repository("e2e/vm/older.sh"), filepath.Join(dir, "tranche.deb"), filepath.Join(dir, "older.deb")))
 	must.NoError(t, command("strip", "-o", filepath.Join(dir, "nomad"), filepath.Join(build, "tools/nomad")))
 	for ref, program := range map[string]string{probeImage: "gpu-probe", loadImage: "load"} {
 		image, err := images.Program(filepath.Join(build, "e2e", program))
@@ -192,7 +193,7 @@ func (j job) hcl() string {
         %s
       }
       resources {
-        cpu = 100
+        cpu = 400
         %s
         %s
       }
@@ -202,20 +203,22 @@ func (j job) hcl() string {
 `, j.name, kind, j.task, j.image, j.command, args, j.config, j.resources, device)
 }
 
-// start runs a job and returns its allocation once it runs or, of a batch job, once it is complete.
+// start runs a job and returns its allocation once it runs.
 func (m *machine) start(t *testing.T, j job) *api.AllocationListStub {
+	t.Helper()
+	return m.submit(t, j, "running")
+}
+
+// submit runs a job and returns its allocation once it has a status. The job is stopped after the test.
+func (m *machine) submit(t *testing.T, j job, status string) *api.AllocationListStub {
 	t.Helper()
 	parsed, err := m.ParseJob(j.hcl())
 	must.NoError(t, err, must.Sprint(j.hcl()))
+	t.Cleanup(func() { must.NoError(t, m.StopJob(deadline(t), j.name)) })
 	_, err = m.Node.Run(deadline(t), parsed)
 	must.NoError(t, err)
-	status := "running"
-	if j.batch {
-		status = "complete"
-	}
 	alloc, err := m.WaitStatus(deadline(t), j.name, status)
 	must.NoError(t, err)
-	t.Cleanup(func() { must.NoError(t, m.StopJob(deadline(t), j.name)) })
 	return alloc
 }
 
@@ -245,24 +248,27 @@ func (m *machine) pid(t *testing.T, allocID string) string {
 	return m.run(t, "ctr --namespace nomad task ls | awk '/^%s/ {print $2}'", allocID)
 }
 
-// held is what the container of a first process holds and has used of GPU 0, by the simulator's record.
+// held is what the container of a first process holds and has used of its GPU, by the simulator's record.
 func (m *machine) held(t *testing.T, pid string) node.RecordGroup {
 	t.Helper()
-	key := m.run(t, `echo pidns:$(stat --dereference --format %%i /proc/%[1]s/ns/pid):$(sed 's/.*) //' /proc/%[1]s/stat | cut -d ' ' -f 20)`, pid)
-	groups := m.record(t).Group(key)
-	must.MapLen(t, 1, groups, must.Sprint(key))
-	for _, g := range groups {
-		return g
+	key, text, _ := strings.Cut(m.run(t, `echo pidns:$(stat -L --format %%i /proc/%[1]s/ns/pid):$(sed 's/.*) //' /proc/%[1]s/stat | cut -d ' ' -f 20)
+		%[2]s`, pid, record), "\n")
+	for _, g := range parse(t, text).Groups {
+		if g.Group == key {
+			return g
+		}
 	}
 	return node.RecordGroup{}
 }
 
-func (m *machine) record(t *testing.T) *node.Record {
+// record is the command for the simulator's record.
+const record = "SIMGPU_STATE=/run/simgpu/state SIMGPU_TOPOLOGY=/run/simgpu/topology /opt/sim/bin/simgpu record --json"
+
+func parse(t *testing.T, text string) *node.Record {
 	t.Helper()
-	record := &node.Record{}
-	out := m.run(t, "SIMGPU_STATE=/run/simgpu/state SIMGPU_TOPOLOGY=/run/simgpu/topology /opt/sim/bin/simgpu record --json")
-	must.NoError(t, json.Unmarshal([]byte(out), record))
-	return record
+	r := &node.Record{}
+	must.NoError(t, json.Unmarshal([]byte(text), r))
+	return r
 }
 
 // mustHoldExactly checks that a container holds its limit and never held more.
@@ -271,4 +277,12 @@ func (m *machine) mustHoldExactly(t *testing.T, pid string, limit uint64) {
 	g := m.held(t, pid)
 	must.Eq(t, limit, g.Bytes)
 	must.Eq(t, limit, g.PeakBytes)
+}
+
+// fills waits until a container holds so much.
+func (m *machine) fills(t *testing.T, pid string, bytes uint64) {
+	t.Helper()
+	for ctx := deadline(t); m.held(t, pid).Bytes < bytes; {
+		must.NoError(t, ctx.Err())
+	}
 }

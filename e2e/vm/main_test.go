@@ -29,13 +29,29 @@ var systems = []system{
 // enforcements say what enforces the limits. Each check runs with each of them, on a machine of its own.
 var enforcements = []string{"library"}
 
-// checks run one after another on one machine. Those before the first with long also run in the short test.
+// checks run one after another on one machine. The short test leaves out those that are long.
 var checks = []struct {
 	name string
 	run  func(*testing.T, *machine)
 	long bool
 }{
 	{"Limit", checkLimit, false},
+	{"Shares", checkShares, true},
+	{"Options", checkOptions, true},
+	{"OOM", checkOOM, true},
+	{"Exec", checkExec, true},
+	{"Stats", checkStats, true},
+	{"Cgroupns", checkCgroupns, true},
+	{"Script", checkScript, true},
+	{"Engines", installEngines, true},
+	{"Docker", checkEngine(docker), true},
+	{"Podman", checkEngine(podman), true},
+	{"Reload", checkReload, true},
+	{"Restarts", checkRestarts, true},
+	{"Governor", checkGovernor, true},
+	{"Boots", checkBoots, true},
+	{"Upgrade", checkUpgrade, true},
+	{"Purge", checkPurge, true},
 }
 
 func TestMain(m *testing.M) {

@@ -28,8 +28,9 @@ if [ "$kernel" != "$release" ]; then
     suites="$suites
 deb $mirror $kernel main"
 fi
+preference="Package: linux-*\nPin: release n=$kernel\nPin-Priority: 990\n"
 if ! echo "$suites" | mmdebstrap --variant=minbase --mode=root --include="$packages" \
-    --aptopt='APT::Install-Recommends "false"' --essential-hook="printf 'Package: linux-*\nPin: release n=$kernel\nPin-Priority: 990\n' >\$1/etc/apt/preferences.d/kernel" \
+    --setup-hook="mkdir -p \$1/etc/apt/preferences.d && printf '$preference' >\$1/etc/apt/preferences.d/kernel" \
     "$release" "$root" - >"$directory/log" 2>&1; then
     tail -n 20 "$directory/log" >&2
     exit 1
@@ -48,11 +49,12 @@ echo '127.0.0.1 localhost vm' >"$root/etc/hosts"
 echo '/dev/vda / ext4 noatime 0 1' >"$root/etc/fstab"
 echo 'LABEL=media /media ext4 ro 0 0' >>"$root/etc/fstab"
 : >"$root/etc/machine-id"
-chroot "$root" systemctl --quiet enable systemd-networkd
-# What only takes time. Tests start the engines that they use. Docker loads its own profile of AppArmor.
-chroot "$root" systemctl --quiet disable docker.service docker.socket podman.socket podman.service podman-restart.service
-chroot "$root" systemctl --quiet mask apparmor systemd-networkd-wait-online getty@tty1 serial-getty@ttyS0 e2scrub_reap \
-    podman-auto-update apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
+# What only takes time is masked. Tests start the engines that they use. Docker loads its own profile of AppArmor.
+in_root() { chroot "$root" systemctl --quiet "$@" 2>>"$directory/log"; }
+in_root enable systemd-networkd
+in_root disable docker.service docker.socket podman.socket podman.service podman-restart.service
+in_root mask apparmor systemd-networkd-wait-online getty@tty1 serial-getty@ttyS0 e2scrub_reap podman-auto-update.service \
+    podman-auto-update.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
 
 cp "$root"/boot/vmlinuz-* "$directory/vmlinuz"
 cp "$root"/boot/initrd.img-* "$directory/initrd"
