@@ -6,44 +6,53 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // guest speaks with QEMU's guest agent in a machine: one JSON object per line, in each direction. It is for one caller at a time.
 type guest struct {
 	conn  net.Conn
 	lines *bufio.Reader
+	// answers is whether no answer to an earlier command may still come.
+	answers bool
 }
 
 func newGuest(conn net.Conn) *guest { return &guest{conn: conn, lines: bufio.NewReader(conn)} }
 
 func (g *guest) close() { g.conn.Close() }
 
-// wait blocks until the agent answers, which it does soon after systemd has started it. What was sent before may be lost.
+// wait blocks until the agent answers, which it does soon after systemd has started it, and has answered everything before. What was
+// sent before may be lost.
 func (g *guest) wait(ctx context.Context) error {
-	for id := 1; ; id++ {
-		answer, err := g.sync(ctx, id)
+	for id := int(time.Now().UnixMilli()); ; id++ {
+		err := g.sync(ctx, id)
 		switch {
-		case err == nil && answer == id:
+		case err == nil:
+			g.answers = true
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("the guest agent does not answer: %w", ctx.Err())
-		case err != nil && !errors.Is(err, context.DeadlineExceeded):
-			return err
+		case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, net.ErrClosed):
+			return err // the machine is off
 		}
 	}
 }
 
 // sync sends a number, which the agent sends back, and waits for it for two seconds.
-func (g *guest) sync(ctx context.Context, id int) (answer int, err error) {
+func (g *guest) sync(ctx context.Context, id int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	err = g.call(ctx, "guest-sync", map[string]any{"id": id}, &answer)
-	for err == nil && answer < id { // to an earlier one
-		err = g.receive(ctx, &answer)
+	var raw json.RawMessage
+	err := g.call(ctx, "guest-sync", map[string]any{"id": id}, &raw)
+	for err == nil && string(raw) != strconv.Itoa(id) { // to an earlier command
+		err = timedOut(ctx, "guest-sync", g.receive(ctx, &raw))
 	}
-	return answer, err
+	return err
 }
 
 // call sends a command and stores what the agent returns.
@@ -56,10 +65,13 @@ func (g *guest) call(ctx context.Context, command string, arguments, result any)
 	if err := g.conn.SetDeadline(deadline); err != nil {
 		return err
 	}
+	g.answers = false
 	if _, err := g.conn.Write(append(message, '\n')); err != nil {
 		return timedOut(ctx, command, err)
 	}
-	return timedOut(ctx, command, g.receive(ctx, result))
+	err = g.receive(ctx, result)
+	g.answers = err == nil
+	return timedOut(ctx, command, err)
 }
 
 func (g *guest) receive(ctx context.Context, result any) error {
@@ -110,6 +122,11 @@ type status struct {
 
 // exec runs a shell script with an input and returns its standard output. The agent has no event for a command's end.
 func (g *guest) exec(ctx context.Context, script string, input []byte) (string, error) {
+	if !g.answers {
+		if err := g.wait(ctx); err != nil {
+			return "", err
+		}
+	}
 	var started struct {
 		PID int `json:"pid"`
 	}

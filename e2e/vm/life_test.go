@@ -16,10 +16,11 @@ type tasks struct {
 
 func startTasks(t *testing.T, m *machine) *tasks {
 	t.Helper()
+	podman.fill(t, m, "stays", "--restart always")
+	m.run(t, "sync") // Podman does not: a power cut would leave a container that does not start
+	docker.fill(t, m, "stays", "--restart always")
 	alloc := m.start(t, fill("stays", 2))
 	m.says(t, alloc.ID, "computing")
-	docker.fill(t, m, "stays", "--restart always")
-	podman.fill(t, m, "stays", "--restart always")
 	return &tasks{m, alloc.ID}
 }
 

@@ -131,7 +131,7 @@ func (m *machine) explain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	journal, err := m.Shell(ctx, `systemctl --no-pager --failed; journalctl --no-pager --boot --lines=150 \
-		--unit=nomad --unit=containerd --unit=docker --unit='tranche-*' --unit=simgpu | grep -v 'level=info'`)
+		--unit=nomad --unit=containerd --unit=docker --unit='tranche-*' --unit=simgpu --unit=podman-restart | grep -v 'level=info'`)
 	t.Logf("the journal of the services (%v):\n%s", err, journal)
 }
 
@@ -239,7 +239,13 @@ func (m *machine) run(t *testing.T, format string, args ...any) string {
 // until repeats a shell script in the machine until it succeeds.
 func (m *machine) until(t *testing.T, format string, args ...any) {
 	t.Helper()
-	m.run(t, "until %s; do sleep 0.2; done", fmt.Sprintf(format, args...))
+	for ctx := deadline(t); ; time.Sleep(200 * time.Millisecond) {
+		_, err := m.Shell(ctx, fmt.Sprintf(format, args...))
+		if err == nil {
+			return
+		}
+		must.NoError(t, ctx.Err(), must.Sprint(err))
+	}
 }
 
 // pid is the first process of an allocation's container.
