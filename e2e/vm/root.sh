@@ -17,6 +17,8 @@ ARGUMENTS
 # The guest agent runs the tests' commands. AppArmor's program is needed by Docker, since the kernel has AppArmor.
 packages=systemd,systemd-sysv,dbus,udev,kmod,procps,iproute2,initramfs-tools,linux-image-cloud-amd64,qemu-guest-agent
 packages=$packages,containerd,runc,crun,containernetworking-plugins,iptables,docker.io,podman,apparmor
+# Docker's command was in docker.io.
+[ "$release" = bookworm ] || packages=$packages,docker-cli
 
 mirror=$("$(dirname "$0")/../../scripts/debian-mirror")
 echo "==> making a root file system of Debian $release, with the kernel of $kernel"
