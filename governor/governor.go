@@ -32,6 +32,9 @@ type Options struct {
 	// Utilization returns the part of a GPU's time, 0 to 1, that each process had lately, by process ID; nil where the driver
 	// does not report that. It is needed if Processes is there.
 	Utilization func(ctx context.Context, gpuUUID string, since time.Time) (map[int]float64, error)
+	// Displace ends another governor that runs on the node, if this one is to take its place. It is called repeatedly while there
+	// is one. Nil for a governor that gives up then.
+	Displace func(ctx context.Context) error
 }
 
 // ErrRuns is returned by Run if another governor runs on the node.
@@ -42,7 +45,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := status.MakeDir(o.RunDir); err != nil {
 		return err
 	}
-	lock, err := takeLock(ctx, filepath.Join(o.RunDir, status.Dir, status.LockFile))
+	lock, err := takeLock(ctx, filepath.Join(o.RunDir, status.Dir, status.LockFile), o.Displace)
 	if err != nil {
 		return err
 	}
@@ -92,14 +95,14 @@ const lockPatience = 2 * time.Second
 
 // takeLock locks a file for this process, whose ID it writes into the file: for people, and for whoever has to end a governor that
 // hangs.
-func takeLock(ctx context.Context, path string) (*os.File, error) {
+func takeLock(ctx context.Context, path string, displace func(context.Context) error) (*os.File, error) {
 	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the governor's directory: %w", err)
 	}
 	err = lock.Chmod(0o600) // earlier versions have let everybody open it
 	if err == nil {
-		err = untilLocked(ctx, lock)
+		err = untilLocked(ctx, lock, displace)
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = fmt.Errorf("%w: %s has the lock", ErrRuns, filelock.Holder(path))
@@ -117,13 +120,18 @@ func takeLock(ctx context.Context, path string) (*os.File, error) {
 	return lock, nil
 }
 
-func untilLocked(ctx context.Context, lock *os.File) error {
+func untilLocked(ctx context.Context, lock *os.File, displace func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
 	for {
 		err := filelock.TryExclusive(lock)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
+		}
+		if displace != nil {
+			if displaceErr := displace(ctx); displaceErr != nil && ctx.Err() == nil {
+				return errors.Join(err, displaceErr)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -320,6 +320,23 @@ func TestRun_OneOnANode(t *testing.T) {
 	must.ErrorContains(t, err, fmt.Sprintf("process %d (", os.Getpid()))
 }
 
+// A governor that may takes the place of another.
+func TestRun_Displaces(t *testing.T) {
+	r := newRig(t)
+	displaced := make(chan struct{})
+	o := r.options
+	ctx, cancel := context.WithCancel(t.Context())
+	o.Ready = cancel
+	o.Displace = func(context.Context) error {
+		r.stop()
+		close(displaced)
+		return nil
+	}
+	must.NoError(t, Run(ctx, o))
+	<-displaced
+	r.start()
+}
+
 // Nobody but root can lock what a governor locks, also where an earlier version has let everybody: it would never start.
 func TestRun_LockIsPrivate(t *testing.T) {
 	r := newRig(t)

@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/governor"
+	"github.com/tranche-gpu/tranche/governor/keeper"
 )
 
 type governorOptions struct {
@@ -53,7 +57,8 @@ func (a *app) govern(ctx context.Context, o governorOptions) error {
 	const patience = 30 * time.Second
 	return governor.Run(ctx, governor.Options{
 		StateDir: o.stateDir, RunDir: o.runDir, Logger: logger,
-		Ready: func() { a.notifyReady(logger) },
+		Ready:    func() { a.notifyReady(logger) },
+		Displace: a.displace(o.runDir, logger),
 		Processes: func(ctx context.Context, gpuUUID string) ([]int, error) {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
@@ -81,4 +86,20 @@ func (a *app) govern(ctx context.Context, o governorOptions) error {
 			return parts, nil
 		},
 	})
+}
+
+// displace returns how systemd's governor ends one that the device plugin has started: the plugin starts one as soon as none runs,
+// which may be while systemd restarts its own. It returns nil for a governor that systemd has not started.
+func (a *app) displace(runDir string, logger hclog.Logger) func(context.Context) error {
+	if a.getenv("SYSTEMD_EXEC_PID") != strconv.Itoa(os.Getpid()) { // programs that Nomad starts inherit the variable
+		return nil
+	}
+	return func(ctx context.Context) error {
+		g, err := keeper.Find(runDir, "tranche")
+		if err != nil || g == nil || !g.Kept {
+			return err
+		}
+		logger.Info("taking the place of the governor that the device plugin has started", "pid", g.PID)
+		return g.Stop(ctx)
+	}
 }

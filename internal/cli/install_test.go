@@ -67,35 +67,41 @@ func (i *installTrial) build(t *testing.T, text string) string {
 
 // TestUninstall_EndsTheGovernor: it outlives the device plugin that has started it.
 func TestUninstall_EndsTheGovernor(t *testing.T) {
-	buildDir := os.Getenv("TRANCHE_BUILD")
-	needs.That(t, buildDir != "", "TRANCHE_BUILD, for the governor")
 	i := newInstallTrial(t)
 	run := filepath.Join(i.dir, "run")
 	i.must(t, "install", "--from", i.build(t, "v1"), "--prefix", i.prefix)
+	g := keptGovernor(t, keeper.Options{RunDir: run, StateDir: i.state, DriverRoot: i.dir})
+	i.must(t, "uninstall", "--files", "--dry-run", "--run-dir", run)
+	must.True(t, g.Lives())
+	must.StrContains(t, i.must(t, "uninstall", "--files", "--run-dir", run), fmt.Sprintf("ended the governor, process %d\n", g.PID))
+	must.False(t, g.MayLive())
+}
+
+// keptGovernor starts a governor as the device plugin does.
+func keptGovernor(t *testing.T, o keeper.Options) *keeper.Governor {
+	t.Helper()
+	buildDir := os.Getenv("TRANCHE_BUILD")
+	needs.That(t, buildDir != "", "TRANCHE_BUILD, for the governor")
 	ctx, cancel := context.WithCancel(t.Context())
 	runs := make(chan struct{}, 1)
 	var k *keeper.Keeper
-	k = keeper.New(keeper.Options{
-		Program: filepath.Join(buildDir, "bin/tranche"), RunDir: run, StateDir: i.state, DriverRoot: i.dir,
-		Logger: hclog.NewNullLogger(), Changed: func() {
-			if k.Problem() == "" {
-				runs <- struct{}{}
-			}
-		},
-	})
+	o.Program, o.Logger = filepath.Join(buildDir, "bin/tranche"), hclog.NewNullLogger()
+	o.Changed = func() {
+		if k.Problem() == "" {
+			runs <- struct{}{}
+		}
+	}
+	k = keeper.New(o)
 	var running sync.WaitGroup
 	running.Go(func() { k.Run(ctx) })
 	<-runs
 	cancel()
 	running.Wait()
-	g, err := keeper.Find(run, "tranche")
+	g, err := keeper.Find(o.RunDir, "tranche")
 	must.NoError(t, err)
 	must.NotNil(t, g)
 	t.Cleanup(func() { _ = g.Signal(syscall.SIGKILL) })
-	i.must(t, "uninstall", "--files", "--dry-run", "--run-dir", run)
-	must.True(t, g.Lives())
-	must.StrContains(t, i.must(t, "uninstall", "--files", "--run-dir", run), fmt.Sprintf("ended the governor, process %d\n", g.PID))
-	must.False(t, g.MayLive())
+	return g
 }
 
 func (i *installTrial) do(args ...string) (code int, stdout, stderr string) {

@@ -76,6 +76,9 @@ start_plain_task
 in_root env TRANCHE_FORCE_REMOVAL=1 dpkg --remove tranche >"$layers/log" 2>&1
 check "deb: removal all the same" 0 $?
 mkdir -p "$root/run/tranche/claims/0ther" # as a region
+for _ in 1 2 3 4; do # as a device plugin that still runs
+    (while [ -d "$root/var/lib/tranche/claims" ]; do : >>"$root/var/lib/tranche/claims/.lock"; done) 2>/dev/null &
+done
 in_root dpkg --purge tranche >"$layers/log" 2>&1
 check "deb: purge under a task" "1 1 1" "$(($? != 0)) $(grep -c 'Stop them, and purge again' "$layers/log") $(find "$root/run/tranche" -name 0ther | wc -l)"
 end_task

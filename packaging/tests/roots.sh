@@ -7,8 +7,7 @@ older=$packages/older
 debian=$packages/debian
 if [ ! -e "$debian/.with-systemd" ]; then
     rm -rf "$debian"
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' |
-        grep -v -e security -e updates | head -n 1)
+    mirror=$(scripts/debian-mirror)
     echo "==> making a root file system of Debian 12"
     debootstrap --variant=minbase --include=systemd bookworm "$debian" "$mirror" >"$packages/debootstrap.log" 2>&1 ||
         { tail "$packages/debootstrap.log" >&2 && exit 1; }
