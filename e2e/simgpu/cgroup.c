@@ -5,6 +5,7 @@
 #include <linux/bpf.h>
 #include <linux/magic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -42,6 +43,50 @@ int cgroup_path_ids(int fd, uint64_t ids[CGROUP_DEPTH]) {
     if (at >= 0)
         close(at);
     return count;
+}
+
+/* Whether a directory of cgroup v2 has the controller among those that it may hand down. */
+static bool has_controller(int fd, const char *controller) {
+    char names[1024] = " ", word[32];
+    int file = openat(fd, "cgroup.controllers", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, names + 1, sizeof(names) - 3);
+
+    if (file >= 0)
+        close(file);
+    if (length <= 0)
+        return false;
+    names[length] = names[length + 1] = ' '; /* in place of the line's end */
+    snprintf(word, sizeof(word), " %s ", controller);
+    return strstr(names, word) != NULL;
+}
+
+/* The topmost directory that the mount shows. */
+static int topmost(int fd) {
+    int at = dup(fd), above;
+    uint64_t id;
+
+    while (at >= 0 && (above = openat(at, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0) {
+        int known = cgroup_id(above, &id);
+        struct stat here, there;
+        bool same = fstat(at, &here) == 0 && fstat(above, &there) == 0 && here.st_ino == there.st_ino;
+
+        if (same || (known != 0 && known != -EOPNOTSUPP)) {
+            close(above);
+            break;
+        }
+        close(at);
+        at = above;
+    }
+    return at;
+}
+
+bool cgroup_found(int fd) {
+    int top = topmost(fd);
+    bool available = top >= 0 && has_controller(top, "misc");
+
+    if (top >= 0)
+        close(top);
+    return !available || faccessat(fd, "misc.current", F_OK, 0) == 0;
 }
 
 bool cgroup_exists(int fd, uint64_t id) {

@@ -31,6 +31,13 @@ int cgroup_path_ids(int fd, uint64_t ids[CGROUP_DEPTH]);
 /* Whether the cgroup is still there; fd is of any cgroup. */
 bool cgroup_exists(int fd, uint64_t id);
 
+/*
+ * Whether the driver finds processes to be in this cgroup. It asks for their cgroup by the controller misc (task_cgroup), and
+ * the kernel names the nearest ancestor for which that is enabled. Where the kernel does not offer misc, this behaves as if it
+ * were enabled everywhere: the test machine need not have it.
+ */
+bool cgroup_found(int fd);
+
 /* Marks a cgroup, which may have been before. 0, -EPERM, or -EOPNOTSUPP where the kernel has no such programs. */
 int cgroup_mark(int fd, uint64_t id);
 

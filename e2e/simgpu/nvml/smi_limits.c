@@ -34,8 +34,8 @@ static bool parse(struct request *r, int argc, char **argv) {
             r->soft = argv[i];
         else if (strcmp(option, "--hard-limit") == 0)
             r->hard = argv[i];
-        else if (strcmp(option, "-i") == 0)
-            r->gpu = argv[i];
+        else if (strcmp(option, "-i") == 0 && argv[i][strspn(argv[i], "0123456789")] == '\0')
+            r->gpu = argv[i]; /* the real one takes UUIDs, too */
         else
             return false;
     }
