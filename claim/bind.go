@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tranche-gpu/tranche/claim/driverlimit"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
@@ -104,7 +105,7 @@ func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
 
 // notePeak records the most memory that a claim's container has counted, which goes with its region otherwise.
 func (l *Ledger) notePeak(r *record) {
-	usage, err := region.Read(l.regionPath(r.ID))
+	usage, err := l.lastUsage(r)
 	if err != nil || usage.PeakBytes == 0 {
 		return
 	}
@@ -113,6 +114,18 @@ func (l *Ledger) notePeak(r *record) {
 	if err := l.noteWorkload(r.ID, w); err != nil {
 		l.logger.Warn("the peak of a released claim could not be recorded", "claim", r.ID, "error", err)
 	}
+}
+
+// lastUsage returns what a claim's container has used until it ended.
+func (l *Ledger) lastUsage(r *record) (u region.Usage, err error) {
+	if !r.ByDriver() {
+		return region.Read(l.regionPath(r.ID))
+	}
+	report, err := driverlimit.Read(l.runDir)
+	if err == nil && report != nil && report.Claims[r.ID].Container == r.ContainerKey() {
+		u.PeakBytes = report.Claims[r.ID].PeakBytes
+	}
+	return u, err
 }
 
 // release makes a claim dormant, and removes its region: the next container gets a new one, whatever this container's

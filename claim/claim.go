@@ -55,6 +55,8 @@ type Claim struct {
 	Mode Mode `json:"mode,omitzero"`
 	// Unlimited reports that the claim has no limit: see Limited.
 	Unlimited bool `json:"unlimited,omitempty"`
+	// Enforcement is what holds the claim's programs to its limit: see Enforced.
+	Enforcement Enforcement `json:"enforcement,omitzero"`
 	// MIG is the MIG instance of a claim in ModeMIG. GPU is then that instance, with its UUID, which is empty until the instance
 	// is created.
 	MIG *MIG `json:"mig,omitempty"`

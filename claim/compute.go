@@ -66,8 +66,9 @@ func (c *Compute) check() error {
 // Governed reports whether the claim computes in turns with the others on its GPU.
 func (c *Claim) Governed() bool { return c.Compute != nil }
 
-// Shadowed reports whether the claim's programs need the shadow library: for a limit of memory, or to compute in turns.
-func (c *Claim) Shadowed() bool { return c.Limited() || c.Governed() }
+// Shadowed reports whether the claim's programs need the shadow library: for a limit of memory that the driver does not enforce,
+// or to compute in turns.
+func (c *Claim) Shadowed() bool { return c.Enforced() == EnforcementLibrary || c.Governed() }
 
 // ErrNotGoverned is what CheckGoverned returns, wrapped.
 var ErrNotGoverned = errors.New("the claim is not governed")

@@ -18,6 +18,8 @@ type Candidate struct {
 	SliceBytes uint64
 	// Shares is whether claims on the GPU are governed. Their shares are what their slices are worth.
 	Shares bool
+	// Enforcement is what holds claims on the GPU to their limits; empty means EnforcementLibrary.
+	Enforcement Enforcement
 }
 
 // FitRequest is a request for ReserveFit.
@@ -85,7 +87,7 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		}
 		r, _ := l.newRecord(snap, nil, Request{
 			GPU: room.GPU, Slices: slices.Sorted(slices.Values(room.Free)), SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes,
-			Owner: req.Owner, Compute: part,
+			Owner: req.Owner, Enforcement: room.Enforcement, Compute: part,
 		}.claim(), yielding)
 		r.Starter = req.Starter
 		l.keepYielded(snap, yielding)
@@ -140,8 +142,9 @@ type Room struct {
 	// Dormant.
 	Free    []string
 	Dormant int
-	// Shares is the candidate's.
-	Shares bool
+	// Shares and Enforcement are the candidate's.
+	Shares      bool
+	Enforcement Enforcement
 	// Mode is the mode of claims on this GPU if it is not shared in slices; otherwise it is empty.
 	Mode Mode
 
@@ -170,7 +173,9 @@ func (r Room) disturbance() int {
 // are. A GPU with claims in another mode has no slices.
 func (l *Ledger) room(snap *snapshot, c Candidate, sliceBytes uint64) (Room, error) {
 	taken, whole := snap.mayBeTaken(c.GPU.UUID)
-	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes, Shares: c.Shares, dormant: map[string]string{}}
+	room := Room{
+		GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes, Shares: c.Shares, Enforcement: c.Enforcement, dormant: map[string]string{},
+	}
 	var dormant []*record
 	onGPU := func(r *record) bool { return r.PhysicalGPU() == c.GPU.UUID || r.GPU.UUID == c.GPU.UUID }
 	for _, r := range snap.matching(onGPU) {

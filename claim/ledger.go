@@ -41,7 +41,8 @@ const lockPatience = 30 * time.Second
 // Ledger is the ledger of claims of this node. Its methods may be called concurrently by many goroutines and processes. The
 // context bounds how long they wait for the lock; without a deadline it is lockPatience.
 type Ledger struct {
-	claims      string      // directory of the records
+	claims      string // directory of the records
+	runDir      string
 	regions     string      // directory of the regions
 	workloads   string      // directory of the workloads
 	yielded     string      // directory of the records of claims that have yielded
@@ -74,6 +75,7 @@ func Open(o Options) (*Ledger, error) {
 	}
 	l := &Ledger{
 		claims:  filepath.Join(o.StateDir, claimsDir),
+		runDir:  o.RunDir,
 		regions: filepath.Join(o.RunDir, claimsDir),
 
 		workloads: filepath.Join(o.StateDir, workloadsDir),

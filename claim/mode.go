@@ -105,10 +105,7 @@ func (c *Claim) checkMode() error {
 	case c.MPS != nil && (c.MPS.Percentage < 1 || c.MPS.Percentage > 100):
 		return fmt.Errorf("the share of MPS must be 1 to 100 percent, got %d", c.MPS.Percentage)
 	}
-	if err := c.Compute.check(); err != nil {
-		return err
-	}
-	return c.MIG.check()
+	return errors.Join(c.Compute.check(), c.checkEnforcement(), c.MIG.check())
 }
 
 func (m *MIG) check() error {

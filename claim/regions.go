@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
+	"github.com/tranche-gpu/tranche/claim/driverlimit"
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
@@ -136,17 +138,12 @@ var ErrNotCounted = errors.New("the claim has no limit, so what its container us
 
 // Usage returns what the processes of a claim use: nothing if it has no container. For a claim without a limit the error is
 // ErrNotCounted, unless its container has another claim with one.
-func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
-	u, err := region.Read(l.regionPath(id)) // without the lock, since this is asked for often
-	if err == nil {
-		return u, nil
-	}
+func (l *Ledger) Usage(ctx context.Context, id string) (u region.Usage, err error) {
 	lockErr := l.read(ctx, func(snap *snapshot) error {
-		r, getErr := snap.get(id)
-		if getErr != nil {
-			return getErr
+		r, err := snap.get(id)
+		if err == nil {
+			u, err = l.UsageOf(&r.Claim)
 		}
-		u, err = r.withoutRegion(err)
 		return err
 	})
 	return u, lockErr
@@ -154,11 +151,39 @@ func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
 
 // UsageOf is Usage for a claim of List or Recent.
 func (l *Ledger) UsageOf(c *Claim) (region.Usage, error) {
+	if c.ByDriver() {
+		return DriverUsage(l.runDir, c, l.now())
+	}
 	u, err := region.ReadOf(l.regionPath(c.ID), c.header())
 	if err == nil {
 		return u, nil
 	}
 	return c.withoutRegion(err)
+}
+
+// DriverUsage returns what the driver counts for a claim whose limit the driver enforces, as the governor has published it in a run
+// directory.
+func DriverUsage(runDir string, c *Claim, now time.Time) (region.Usage, error) {
+	u := region.Usage{LimitBytes: c.LimitBytes, ContextBytes: c.GPU.ContextBytes, Processes: []region.Process{}}
+	if c.Container == nil || !c.Released.IsZero() || !Alive(*c.Container) {
+		return u, nil
+	}
+	report, err := driverlimit.Read(runDir)
+	switch {
+	case err != nil:
+		return u, err
+	case report == nil || now.Sub(report.Written) > driverlimit.StaleAfter:
+		return u, fmt.Errorf("read what the GPU driver counts for claim %s: no governor runs that publishes it; start tranche governor", c.ID)
+	}
+	counted, ok := report.Claims[c.ID]
+	switch {
+	case !ok || counted.Container != c.ContainerKey(): // it has started a moment ago
+		return u, nil
+	case counted.Problem != "":
+		return u, fmt.Errorf("hold claim %s to its limit: %s", c.ID, counted.Problem)
+	}
+	u.UsedBytes, u.PeakBytes = counted.UsedBytes, counted.PeakBytes
+	return u, nil
 }
 
 // SetUncounted takes what a claim's processes hold beyond what they count from its limit, until its next container.

@@ -20,6 +20,8 @@ type Request struct {
 	Mode Mode
 	// Unlimited requests a claim in ModeMIG without a limit. Claims in ModeExclusive and ModeTimeslice never have one.
 	Unlimited bool
+	// Enforcement is what is to hold the programs to the limit; empty means EnforcementLibrary.
+	Enforcement Enforcement
 	// MIG and MPS are the fields of those modes.
 	MIG *MIG
 	MPS *MPS
@@ -33,6 +35,7 @@ func (r Request) claim() Claim {
 	c := Claim{
 		GPU: r.GPU, Slices: slices.Clone(r.Slices), SliceBytes: r.SliceBytes, LimitBytes: r.LimitBytes, Owner: r.Owner,
 		Mode: mode, Unlimited: r.Unlimited || mode == ModeExclusive || mode == ModeTimeslice,
+		Enforcement: r.Enforcement,
 	}
 	if r.MIG != nil {
 		mig := *r.MIG

@@ -49,6 +49,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"nomad_ca_file":      withDefault("nomad_ca_file", "string", `""`),
 	"mode":               withDefault("mode", "string", strconv.Quote(string(claim.ModeSlice))),
 	"compute":            withDefault("compute", "string", strconv.Quote(computeByDriver)),
+	"enforcement":        withDefault("enforcement", "string", strconv.Quote(string(claim.EnforcementAuto))),
 	"compute_bypass":     withDefault("compute_bypass", "string", strconv.Quote(string(layout.BypassObserved))),
 	"replicas":           hclspec.NewAttr("replicas", "number", false),
 	"mig":                hclspec.NewAttr("mig", "any", false),
@@ -93,6 +94,9 @@ type Config struct {
 	// ComputeBypass is what follows if programs of a claim compute outside of its turns: that is only shown ("observe"), the
 	// claim is charged for it ("charge"), or its task is ended ("end").
 	ComputeBypass string `codec:"compute_bypass"`
+	// Enforcement is what holds tasks to their limits of memory: the GPU driver ("driver"), the shadow library ("library"), or
+	// the driver where it can ("auto").
+	Enforcement string `codec:"enforcement"`
 	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
 	Mode     string   `codec:"mode"`
 	Replicas *float64 `codec:"replicas"`

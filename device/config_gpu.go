@@ -32,6 +32,7 @@ type sharingOptions struct {
 	Replicas    *int        `json:"replicas"`
 	MIG         migSections `json:"mig"`
 	Compute     string      `json:"compute"`
+	Enforcement string      `json:"enforcement"`
 	Optional    bool        `json:"optional"`
 }
 
@@ -132,7 +133,7 @@ func explainOption(err error) error {
 		return fmt.Errorf("%s must be %s, got %s", kind.Field, wanted(kind), got(kind.Value))
 	}
 	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
-		return fmt.Errorf("unknown option %s; the options are mode, slice_memory, replicas, mig, compute and optional, and in mig profiles and mode", name)
+		return fmt.Errorf("unknown option %s; the options are mode, slice_memory, replicas, mig, compute, enforcement and optional, and in mig profiles and mode", name)
 	}
 	return err
 }

@@ -43,6 +43,9 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 	if o.Compute == "" && (!own || claim.WhyNoShares(o.tasksMode()) == "") {
 		o.Compute = defaults.Compute
 	}
+	if o.Enforcement == "" && o.tasksMode() == claim.ModeSlice && o.instancesMode() == "" {
+		o.Enforcement = defaults.Enforcement
+	}
 	return o
 }
 
@@ -101,10 +104,13 @@ func (o sharingOptions) parse() (share.Policy, error) {
 // parseTasks completes a policy by the options about the tasks that share a GPU or an instance.
 func (o sharingOptions) parseTasks(p share.Policy) (share.Policy, error) {
 	p.Shares = o.Compute == computeByShares
+	var err error
+	if p.Enforcement, err = o.parseEnforcement(p); err != nil {
+		return share.Policy{}, err
+	}
 	if err := o.checkTasks(p); err != nil {
 		return share.Policy{}, err
 	}
-	var err error
 	if p.Sliced() || p.OnDemand() {
 		if p.SliceBytes, err = parseSliceMemory(o.SliceMemory); err != nil {
 			return share.Policy{}, err
@@ -116,6 +122,21 @@ func (o sharingOptions) parseTasks(p share.Policy) (share.Policy, error) {
 		}
 	}
 	return p, nil
+}
+
+// parseEnforcement returns what holds tasks to their limits. Only GPUs in mode slice have a choice: the driver limits no MIG
+// instance, and the clients of an MPS control daemon share a process.
+func (o sharingOptions) parseEnforcement(p share.Policy) (claim.Enforcement, error) {
+	e, err := claim.ParseEnforcement(o.Enforcement)
+	switch {
+	case err != nil:
+		return "", err
+	case p.Mode == claim.ModeSlice && o.instancesMode() == "":
+		return e, nil
+	case e == claim.EnforcementDriver:
+		return "", fmt.Errorf("enforcement = %q is for GPUs in mode %q, got mode %q; remove it", e, claim.ModeSlice, o.Mode)
+	}
+	return "", nil
 }
 
 // checkMIG checks the block mig.

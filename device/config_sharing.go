@@ -42,7 +42,7 @@ func (c Config) parseSharing() (sharing, error) {
 
 // defaultSharing returns the options outside of blocks.
 func (c Config) defaultSharing() (sharingOptions, error) {
-	defaults := sharingOptions{Mode: c.Mode, SliceMemory: c.SliceMemory, Compute: c.Compute}
+	defaults := sharingOptions{Mode: c.Mode, SliceMemory: c.SliceMemory, Compute: c.Compute, Enforcement: c.Enforcement}
 	if c.Replicas != nil {
 		replicas, err := wholeNumber("replicas", *c.Replicas)
 		if err != nil {

@@ -21,7 +21,7 @@ func TestSetConfig_defaults(t *testing.T) {
 	must.NoError(t, p.SetConfig(pluginConfig(t, nil)))
 	must.Eq(t, &settings{
 		enabled:           true,
-		sharing:           sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 1 << 30}},
+		sharing:           sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 1 << 30, Enforcement: claim.EnforcementAuto}},
 		ignored:           map[string]bool{},
 		fingerprintPeriod: time.Minute,
 		driverRoot:        "/",
@@ -40,10 +40,11 @@ func TestSetConfig(t *testing.T) {
 	must.NoError(t, p.SetConfig(pluginConfig(t, map[string]any{
 		"slice_memory": "512 MiB", "ignored_gpu_ids": []string{uuid}, "fingerprint_period": "5s",
 		"driver_root": "/run/nvidia/driver/", "state_dir": "/state", "run_dir": "/run/x", "context_memory": "300MiB", "uncounted_memory": "end",
+		"enforcement": "driver",
 	})))
 	must.Eq(t, "/run/nvidia/driver", root)
 	must.Eq(t, &settings{
-		enabled: true, sharing: sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 512 * mebi}}, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
+		enabled: true, sharing: sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 512 * mebi, Enforcement: claim.EnforcementDriver}}, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
 		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", uncounted: uncountedEnds, bypass: layout.BypassObserved, contextBytes: 300 * mebi,
 	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }

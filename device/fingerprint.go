@@ -28,7 +28,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 	go func() { defer close(looked); n.owners.Watch(ctx) }()
 	defer func() { <-looked }()
 	defer n.daemons.Close()
-	defer n.governed.start(ctx)()
+	defer n.governed.wait()
 
 	publisher := &publisher{groups: n.groups, clock: n.clock}
 	for scan := true; ; {
@@ -69,6 +69,7 @@ func (n *node) update(ctx context.Context) {
 	n.ledger.ReleaseEnded(ctx)
 	_ = n.scanner.scan(ctx)
 	n.published.publishLayout(n.inventory.list())
+	n.governed.keep(ctx, n.inventory.list())
 	n.daemons.Reconcile(ctx, n.inventory.list())
 	// MIG is turned on in the first round, and instances are created in the second.
 	for range 2 {

@@ -59,6 +59,7 @@ func TestFingerprint_groups(t *testing.T) {
 		"index":              structs.NewIntAttribute(0, ""),
 		"isolation":          structs.NewStringAttribute("memory"),
 		"mode":               structs.NewStringAttribute("slice"),
+		"enforcement":        structs.NewStringAttribute("library"),
 		"power":              structs.NewIntAttribute(0, "W"),
 		"pci_bandwidth":      structs.NewIntAttribute(0, "MB/s"),
 		"memory":             structs.NewIntAttribute(143771, "MiB"),

@@ -4,10 +4,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/governor/keeper"
 )
@@ -15,15 +17,17 @@ import (
 // installedCLI is where the command tranche is installed.
 const installedCLI = "/usr/bin/tranche"
 
-// governed keeps the governor running for GPUs whose claims compute in turns. The keeper is nil where there are none.
-type governed struct{ keeper *keeper.Keeper }
+// governed keeps the governor running once there are GPUs whose claims compute in turns, or have their limits enforced by the
+// driver. It belongs to the fingerprint loop.
+type governed struct {
+	keeper  *keeper.Keeper
+	started bool
+	running sync.WaitGroup
+}
 
 // newGoverned returns what has started nothing yet.
-func newGoverned(n *node) governed {
-	if !n.sharing.anyShares() {
-		return governed{}
-	}
-	return governed{keeper.New(keeper.Options{
+func newGoverned(n *node) *governed {
+	return &governed{keeper: keeper.New(keeper.Options{
 		Program: governorProgram(), RunDir: n.runDir, StateDir: n.stateDir, DriverRoot: n.driverRoot,
 		Logger: n.logger.Named("governor"), Changed: n.wake,
 	})}
@@ -40,19 +44,22 @@ func governorProgram() string {
 	return installedCLI
 }
 
-// start keeps the governor running until the context ends. It continues then: tasks need it. The returned function blocks until
-// it is no longer watched.
-func (g governed) start(ctx context.Context) (wait func()) {
-	var running sync.WaitGroup
-	if g.keeper != nil {
-		running.Go(func() { g.keeper.Run(ctx) })
+// keep keeps the governor running until the context ends, if one of these GPUs needs it. It continues then: tasks need it.
+func (g *governed) keep(ctx context.Context, gpus []share.GPU) {
+	needed := func(gpu share.GPU) bool { return gpu.AnyShares() || gpu.Enforced() == claim.EnforcementDriver }
+	if g.started || !slices.ContainsFunc(gpus, needed) {
+		return
 	}
-	return running.Wait
+	g.started = true
+	g.running.Go(func() { g.keeper.Run(ctx) })
 }
 
+// wait blocks until the governor is no longer watched.
+func (g *governed) wait() { g.running.Wait() }
+
 // mark has healthy devices of a GPU say why no governor runs. They can be used: their tasks compute as the driver lets them.
-func (g governed) mark(gpu *share.GPU, group *ndevice.DeviceGroup) {
-	if g.keeper == nil || !gpu.Shares {
+func (g *governed) mark(gpu *share.GPU, group *ndevice.DeviceGroup) {
+	if !gpu.Shares {
 		return
 	}
 	problem := g.keeper.Problem()

@@ -38,7 +38,11 @@ func newInventory(s *settings, modes map[claim.Mode]share.Mode, logger hclog.Log
 
 // update records what NVML returned, and the conditions that make GPUs unhealthy although they answer. It returns the GPUs
 // that are new or usable again, and whether anything has changed that concerns Nomad.
-func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err error) (usable []share.GPU, changed bool) {
+//
+// noDriverLimits is why the driver cannot enforce limits on a GPU that is to be tried, by UUID.
+func (inv *inventory) update(
+	node *nvml.Node, conditions, noDriverLimits map[string]string, err error,
+) (usable []share.GPU, changed bool) {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
 	inv.changed = false
@@ -54,7 +58,7 @@ func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err 
 		if inv.settings.ignored[found.UUID] {
 			continue
 		}
-		for _, g := range inv.answered(node, found, conditions[found.UUID]) {
+		for _, g := range inv.answered(node, found, conditions[found.UUID], noDriverLimits[found.UUID]) {
 			answered[g.UUID] = true
 			if g.usable {
 				usable = append(usable, *g.GPU)
@@ -106,12 +110,12 @@ type answering struct {
 }
 
 // answered records a GPU that answered, and those of its MIG instances that are shared like GPUs.
-func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string) []answering {
+func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition, noDriverLimits string) []answering {
 	add := func(g share.GPU) answering {
 		g.Answers, g.DriverVersion, g.CUDAVersion, g.Condition = true, node.DriverVersion, node.CUDAVersion, condition
 		return inv.add(g)
 	}
-	physical := add(share.GPU{GPU: found, Policy: inv.settings.sharing.of(found)})
+	physical := add(share.GPU{GPU: found, Policy: inv.settings.sharing.of(found), NoDriverLimits: noDriverLimits})
 	all := []answering{physical}
 	for _, instance := range mig.Shared(physical.GPU, inv.settings.ignored) {
 		all = append(all, add(share.GPU{GPU: physical.Instance(instance), Policy: *physical.Instances}))
@@ -127,6 +131,7 @@ func (inv *inventory) add(g share.GPU) answering {
 		g.Index, g.Traits = known.Index, known.Traits
 		g.Policy, g.SliceCount, g.Sizes = known.Policy, known.SliceCount, known.Sizes
 		g.Waits, g.Problem = known.Waits, known.Problem
+		inv.changed = inv.changed || g.NoDriverLimits != known.NoDriverLimits
 		*known = g
 		inv.updateProblem(known)
 		return answering{known, g.Problem != "" && known.Problem == ""}
@@ -182,6 +187,10 @@ func (inv *inventory) updateProblem(g *share.GPU) {
 	problem := cmp.Or(g.Condition, migProblem(g))
 	if problem == "" {
 		problem = inv.modes[g.Mode].Problem(g)
+	}
+	if problem == "" && g.Enforcement == claim.EnforcementDriver && g.NoDriverLimits != "" {
+		problem = fmt.Sprintf("enforcement = %q, but the driver cannot limit memory on this GPU: %s; set %q or %q", g.Enforcement,
+			g.NoDriverLimits, claim.EnforcementAuto, claim.EnforcementLibrary)
 	}
 	if err := inv.settings.checkContext(g.GPU, g.Policy); problem == "" && err != nil {
 		problem = err.Error()

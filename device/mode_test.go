@@ -67,7 +67,9 @@ func TestModes_Fingerprint(t *testing.T) {
 		gpus[0].UUID: {Mode: claim.ModeExclusive, MemoryBytes: gpus[0].MemoryBytes},
 		gpus[1].UUID: {Mode: claim.ModeExclusive, MemoryBytes: gpus[1].MemoryBytes},
 		gpus[2].UUID: {Mode: claim.ModeTimeslice, MemoryBytes: gpus[2].MemoryBytes, Replicas: 3},
-		gpus[3].UUID: {Mode: claim.ModeSlice, SliceBytes: 32 << 30, Slices: 4, MemoryBytes: gpus[3].MemoryBytes},
+		gpus[3].UUID: {
+			Mode: claim.ModeSlice, SliceBytes: 32 << 30, Slices: 4, MemoryBytes: gpus[3].MemoryBytes, Enforcement: claim.EnforcementLibrary,
+		},
 	}, published)
 	must.Eq(t, structs.NewStringAttribute("none"), response.Devices[2].Attributes["isolation"])
 	must.Eq(t, structs.NewIntAttribute(3, ""), response.Devices[2].Attributes["replicas"])

@@ -50,7 +50,7 @@ type node struct {
 	external     *externalUse
 	stats        *statistics
 	owners       *owners.Owners
-	governed     governed
+	governed     *governed
 }
 
 // newNode returns a node that has started nothing.
@@ -122,7 +122,7 @@ func (n *node) addParts() {
 	}
 	n.scanner = &scanner{
 		driver: n.driver, check: n.check, health: n.health, inventory: n.inventory, onDemand: n.onDemand, costs: n.costs,
-		wake: n.wake,
+		prober: &prober{sharing: &n.sharing, driver: n.driver, logger: n.logger}, wake: n.wake,
 	}
 	n.reservations = &reservations{scanner: n.scanner, inventory: n.inventory, modes: n.modes, daemons: n.daemons}
 	n.owners = owners.New(n.nomad, n.ledger, n.logger)

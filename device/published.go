@@ -36,6 +36,9 @@ func (p *publishedState) publishLayout(gpus []share.GPU) {
 			Mode: g.Mode, SliceBytes: g.SliceBytes, Slices: g.SliceCount, MemoryBytes: g.MemoryBytes, Replicas: g.Replicas,
 			Shares: g.Shares,
 		}
+		if g.Sliced() {
+			said.Enforcement = g.Enforced()
+		}
 		if g.Shares {
 			said.Bypass = p.bypass
 		}

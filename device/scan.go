@@ -16,6 +16,7 @@ type scanner struct {
 	inventory *inventory
 	onDemand  *mig.OnDemand
 	costs     share.ContextCosts
+	prober    *prober
 	wake      func()
 }
 
@@ -28,13 +29,16 @@ func (s *scanner) scan(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var conditions map[string]string
+	var conditions, noDriverLimits map[string]string
 	if err == nil {
 		s.check.logIdle(found)
 		conditions = s.health.conditions(bounded, found.GPUs)
+		noDriverLimits = s.prober.probe(bounded, found)
+	} else {
+		s.prober.forget()
 	}
 	s.health.forgetAbsent(found, err)
-	usable, changed := s.inventory.update(found, conditions, err)
+	usable, changed := s.inventory.update(found, conditions, noDriverLimits, err)
 	for uuid, sizes := range s.onDemand.Sizes(bounded, s.inventory.list()) {
 		s.inventory.setSizes(uuid, sizes)
 		changed = true

@@ -141,6 +141,12 @@ func (u *uncountedMemory) charge(is *uncounted) {
 	if u.charges {
 		bytes = is.bytes.value
 	}
+	if is.claim.ByDriver() {
+		if is.condition != nil {
+			is.condition.ChargedBytes = bytes
+		}
+		return
+	}
 	if err := u.ledger.SetUncounted(is.claim, bytes); err != nil {
 		u.logger.Error("cannot take uncounted memory from the limit of a claim", "claim", is.claim.ID, "error", err)
 	}

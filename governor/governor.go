@@ -1,6 +1,7 @@
-// Package governor is `tranche governor`: it gives governed claims turns on their GPUs. Which claim has the next turn is decided
-// by package turns; this package connects that with the processes, by a socket in each claim's directory and a page for each
-// process. It never starts, signals or ends a process, and a process without a governor computes as it likes.
+// Package governor is `tranche governor`: it gives governed claims turns on their GPUs, and has the GPU driver hold containers to
+// their limits. Which claim has the next turn is decided by package turns; this package connects that with the processes, by a
+// socket in each claim's directory and a page for each process. It never starts, signals or ends a process, and a process without
+// a governor computes as it likes.
 package governor
 
 import (
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/enforcement"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/filelock"
 )
@@ -32,6 +34,8 @@ type Options struct {
 	// Utilization returns the part of a GPU's time, 0 to 1, that each process had lately, by process ID; nil where the driver
 	// does not report that. It is needed if Processes is there.
 	Utilization func(ctx context.Context, gpuUUID string, since time.Time) (map[int]float64, error)
+	// Limits is the driver that enforces limits of memory; nil if there is none.
+	Limits enforcement.Driver
 	// Displace ends another governor that runs on the node, if this one is to take its place. It is called repeatedly while there
 	// is one. Nil for a governor that gives up then.
 	Displace func(ctx context.Context) error
@@ -69,11 +73,13 @@ func Run(ctx context.Context, o Options) error {
 		charge: func(uuid string, parts map[string]float64) { l.post(func() { n.chargeOutside(uuid, parts) }) },
 	}
 	publisher := newPublisher(o, observer)
-	done := make(chan struct{}, 3)
+	enforcer := &enforcer{driver: o.Limits, ledger: ledger, runDir: o.RunDir, logger: o.Logger}
+	done := make(chan struct{}, 4)
 	for _, part := range []func(){
 		func() { source.watch(ctx, func(claims []governed) { l.post(func() { n.update(claims) }) }) },
 		func() { publisher.run(ctx) },
 		func() { observer.run(ctx) },
+		func() { enforcer.run(ctx) },
 	} {
 		go func() { defer func() { done <- struct{}{} }(); part() }()
 	}

@@ -16,7 +16,9 @@ import (
 
 // prestart binds the claims to the container, all of them or none. If it fails, the OCI runtime does not start the container,
 // so a claim that another container has cannot be used twice.
-func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *specs.State) error {
+//
+// The container's process is in its cgroup by now, and runs none of its program: the moment for the GPU driver to limit it.
+func prestart(ctx context.Context, ledger *claim.Ledger, opts options, state *specs.State) error {
 	if state.Pid <= 0 {
 		return fmt.Errorf("bind claims to container %s: its state names no process (pid %d)", state.ID, state.Pid)
 	}
@@ -28,18 +30,21 @@ func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 		return err
 	}
 	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid, Lacks: lacks(program.RootDir)}
-	for i, id := range ids {
+	for i, id := range opts.claims {
 		if err := ledger.Bind(ctx, id, container); err != nil {
-			return errors.Join(err, unbind(ctx, ledger, ids[:i], container))
+			return errors.Join(err, unbind(ctx, ledger, opts.claims[:i], container))
 		}
+	}
+	if err := limit(ctx, opts, state); err != nil {
+		return errors.Join(err, unbind(ctx, ledger, opts.claims, container))
 	}
 	return nil
 }
 
 // poststop releases the claims. The ledger ignores claims that are gone, or that another container has by now.
-func poststop(ctx context.Context, ledger *claim.Ledger, ids []string, state *specs.State) error {
+func poststop(ctx context.Context, ledger *claim.Ledger, opts options, state *specs.State) error {
 	var errs []error
-	for _, id := range ids {
+	for _, id := range opts.claims {
 		errs = append(errs, ledger.Release(ctx, id, state.ID))
 	}
 	return errors.Join(errs...)

@@ -20,7 +20,8 @@ import (
 )
 
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
-	"[--shadow-dir DIR [--governed | --compute-only] | --unlimited] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
+	"[--driver-limits-by PATH --driver-root DIR] [--shadow-dir DIR [--governed | --compute-only] | --unlimited] [--gpu-node PATH…]; " +
+	"OCI runtimes call it, with a container's state on its standard input"
 
 // Program is Main for a process of its own, which first drops the privileges that it does not need. The role in the container's
 // mount namespace needs them to mount.
@@ -75,7 +76,7 @@ func run(ctx context.Context, args []string, stdin io.Reader) error {
 
 // withContainer calls a role with the claims in the arguments and the container's state.
 func withContainer(ctx context.Context, args []string, stdin io.Reader,
-	role func(context.Context, *claim.Ledger, []string, *specs.State) error,
+	role func(context.Context, *claim.Ledger, options, *specs.State) error,
 ) error {
 	opts, err := parseOptions(args)
 	if err != nil {
@@ -89,7 +90,7 @@ func withContainer(ctx context.Context, args []string, stdin io.Reader,
 	if err != nil {
 		return fmt.Errorf("open the ledger of claims: %w", err)
 	}
-	return role(ctx, ledger, opts.claims, state)
+	return role(ctx, ledger, opts, state)
 }
 
 // inContainer calls a role that runs in the container's namespaces. One of them may be a user namespace, in which the ledger
@@ -120,6 +121,8 @@ type options struct {
 	// computeOnly reports that they do, and that the driver limits their memory.
 	computeOnly bool
 	claims      []string
+	// cli is the command tranche, if the GPU driver is to enforce limits, and driverRoot where that driver is.
+	cli, driverRoot string
 	// gpuNodes are the paths of NVIDIA's device nodes that the container has for its claims.
 	gpuNodes []string
 }
@@ -134,6 +137,8 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&opts.unlimited, "unlimited", false, "")
 	flags.BoolVar(&opts.governed, "governed", false, "")
 	flags.BoolVar(&opts.computeOnly, "compute-only", false, "")
+	flags.StringVar(&opts.cli, "driver-limits-by", "", "")
+	flags.StringVar(&opts.driverRoot, "driver-root", "", "")
 	flags.Func("gpu-node", "", func(path string) error {
 		opts.gpuNodes = append(opts.gpuNodes, path)
 		return nil

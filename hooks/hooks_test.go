@@ -305,3 +305,27 @@ func TestCommandLine(t *testing.T) {
 		})
 	}
 }
+
+// Where no governor runs, the command tranche sets the limits; without them the container does not start.
+func TestPrestart_DriverLimits(t *testing.T) {
+	for name, want := range map[string]int{"true": 0, "false": 1} {
+		n := newNode(t)
+		id := n.reserve("slice-000")
+		said := filepath.Join(t.TempDir(), "said")
+		cli := filepath.Join(t.TempDir(), "tranche")
+		must.NoError(t, os.WriteFile(cli, []byte("#!/bin/sh\necho \"$@\" > "+said+"\necho no limit here >&2\n/bin/"+name+"\n"), 0o755))
+		status, stderr := n.hookWith(fmt.Sprintf(`{"id": "c1", "pid": %d, "bundle": %q}`, os.Getpid(), n.bundle),
+			append(n.args("prestart", id), "--driver-limits-by", cli, "--driver-root", "/driver")...)
+		must.Eq(t, want, status, must.Sprint(stderr))
+		content, err := os.ReadFile(said)
+		must.NoError(t, err)
+		must.Eq(t, fmt.Sprintf("driver-limits --driver-root /driver --state-dir %s --run-dir %s --pid %d --claim %s\n", n.stateDir,
+			n.runDir, os.Getpid(), id), string(content))
+		if want == 0 {
+			must.Eq(t, "c1", n.bound(id))
+			continue
+		}
+		must.Eq(t, "", n.bound(id), must.Sprint("a container without its limit has the claim"))
+		must.StrContains(t, stderr, "limit the GPU memory of container c1: "+cli+" driver-limits: no limit here")
+	}
+}

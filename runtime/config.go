@@ -57,6 +57,8 @@ type Config struct {
 	Compute compute.Bounds
 	// SliceBytes is the memory of one slice, equal to the device plugin's.
 	SliceBytes uint64
+	// Enforcement is what is to hold containers to their limits of GPU memory, on GPUs that the device plugin does not share.
+	Enforcement claim.Enforcement
 	// LocalClaims decides which containers may request a fraction of a GPU without a scheduler.
 	LocalClaims request.Policy
 }
@@ -84,6 +86,7 @@ func (c Config) WithDefaults() Config {
 		c.SliceBytes = DefaultSliceBytes
 	}
 	setDefault((*string)(&c.LocalClaims), string(request.On))
+	setDefault((*string)(&c.Enforcement), string(claim.EnforcementAuto))
 	if c.Logger == nil {
 		c.Logger = silent{}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/internal/percent"
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/compute"
@@ -42,6 +43,7 @@ type configFile struct {
 	GPUComputeHighPriority bool    `toml:"gpu_compute_high_priority"`
 
 	SliceMemory        string `toml:"slice_memory"`
+	Enforcement        string `toml:"enforcement"`
 	LocalClaims        string `toml:"local_claims"`
 	DriverCapabilities string `toml:"driver_capabilities"`
 
@@ -187,6 +189,9 @@ func (c Config) validate() error {
 func (c *Config) readRequestSettings(file configFile) (err error) {
 	if c.LocalClaims, err = request.ParsePolicy(file.LocalClaims); err != nil {
 		return fmt.Errorf("local_claims: %w", err)
+	}
+	if c.Enforcement, err = claim.ParseEnforcement(file.Enforcement); err != nil {
+		return err
 	}
 	if file.SliceMemory == "" {
 		return nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/request"
@@ -26,6 +27,7 @@ gpu_host_memory_max = "4GiB"
 gpu_compute_max_share = 50
 gpu_compute_high_priority = true
 slice_memory = "512MiB"
+enforcement = "driver"
 local_claims = "off"
 driver_capabilities = "compute,utility"
 `)
@@ -49,6 +51,7 @@ driver_capabilities = "compute,utility"
 		GPUHostMemoryMaxBytes: 4 << 30,
 		Compute:               compute.Bounds{MaxShare: 500, HighPriority: true},
 		SliceBytes:            512 << 20,
+		Enforcement:           claim.EnforcementDriver,
 		LocalClaims:           request.Off,
 	}, cfg)
 }
@@ -65,6 +68,7 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	must.Zero(t, cfg.GPUHostMemoryMaxBytes)
 	must.Eq(t, 1<<30, cfg.SliceBytes)
 	must.Eq(t, request.On, cfg.LocalClaims)
+	must.Eq(t, claim.EnforcementAuto, cfg.Enforcement)
 	must.Eq(t, compute.Bounds{}, cfg.Compute)
 }
 

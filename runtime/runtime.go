@@ -48,24 +48,26 @@ func Edits(ctx context.Context, cfg Config, claims []edit.Claim) (edit.Modifier,
 }
 
 // HostMemoryClaim returns the claim, of those of one container, beyond whose limit the container may allocate host memory:
-// the first that has a limit, or nil if none has. Claims are in the order of their GPUs.
+// the first whose limit the shadow library enforces, or nil if there is none. Claims are in the order of their GPUs.
 func HostMemoryClaim(claims []*claim.Claim) *claim.Claim {
-	if i := slices.IndexFunc(claims, (*claim.Claim).Limited); i >= 0 {
-		return claims[i]
+	i := slices.IndexFunc(claims, func(c *claim.Claim) bool { return c.Enforced() == claim.EnforcementLibrary })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return claims[i]
 }
 
-// prepareClaims checks that the claims are free for the container, and creates the regions. A container without a limit
-// needs none.
+// prepareClaims checks that the claims are free for the container, and creates the regions. A container without the shadow
+// library needs none.
 func prepareClaims(
 	ctx context.Context, ledger *claim.Ledger, containerID string, claims []*claim.Claim, hostMemoryBytes uint64,
 ) ([]edit.Claim, error) {
 	limited := HostMemoryClaim(claims)
 	if limited == nil && hostMemoryBytes > 0 {
-		return nil, fmt.Errorf("give container %s %s of host memory: its GPUs have no limit; request no host memory",
-			containerID, size.Format(hostMemoryBytes))
+		return nil, fmt.Errorf("give container %s %s of host memory: its GPUs have no limit that the shadow library enforces; "+
+			"request no host memory, or set enforcement = %q", containerID, size.Format(hostMemoryBytes), claim.EnforcementLibrary)
 	}
+	shadowed := slices.ContainsFunc(claims, (*claim.Claim).Shadowed)
 	var prepared []edit.Claim
 	for _, c := range claims {
 		if c.Making() {
@@ -76,7 +78,7 @@ func prepareClaims(
 			return nil, &claim.BoundError{Claim: c, Container: claim.Container{ID: containerID}}
 		}
 		one := edit.Claim{Claim: c}
-		if limited != nil {
+		if shadowed {
 			var beyond uint64
 			if c == limited {
 				beyond = hostMemoryBytes

@@ -77,7 +77,7 @@ func ofGPU(name, help string, more ...string) *Metric {
 
 // Of claims.
 var (
-	claimInfo = ofClaim("info", "Always 1; what the claim is for, and on which GPU.", "gpu", "uuid", "mode", "owner",
+	claimInfo = ofClaim("info", "Always 1; what the claim is for, and on which GPU.", "gpu", "uuid", "mode", "enforcement", "owner",
 		"namespace", "nomad_job", "group", "task", "alloc_id", "container", "verified")
 	claimState       = ofClaim("state", "Always 1; the claim's state: reserved, running, dormant or ended.", "state")
 	claimCreated     = ofClaim("created_timestamp_seconds", "When the claim was made.")

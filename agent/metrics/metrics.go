@@ -138,7 +138,7 @@ func (w writer) slices(s *monitor.Snapshot, g *monitor.GPU, with func(...string)
 
 func (w writer) claim(c *monitor.Claim) {
 	of := c.Workload
-	w.add(claimInfo, 1, c.ID, gpuIndex(c), c.PhysicalGPU(), string(c.Mode), c.Owner, of.Namespace, of.Job, of.Group, of.Task,
+	w.add(claimInfo, 1, c.ID, gpuIndex(c), c.PhysicalGPU(), string(c.Mode), string(c.Enforced()), c.Owner, of.Namespace, of.Job, of.Group, of.Task,
 		of.Allocation, of.ContainerName, strconv.FormatBool(of.Verified))
 	w.add(claimState, 1, c.ID, string(c.State))
 	w.add(claimCreated, float64(c.Created.Unix()), c.ID)

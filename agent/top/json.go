@@ -58,8 +58,10 @@ type claimState struct {
 	Workload   claim.Workload `json:"workload"`
 	Slices     int            `json:"slices"`
 	LimitBytes *uint64        `json:"limit_bytes"` // null: it has none
-	UsedBytes  *uint64        `json:"used_bytes"`
-	PeakBytes  *uint64        `json:"peak_bytes"`
+	// Enforcement is what enforces the limit; empty without one.
+	Enforcement claim.Enforcement `json:"enforcement"`
+	UsedBytes   *uint64           `json:"used_bytes"`
+	PeakBytes   *uint64           `json:"peak_bytes"`
 	// UnusedGiBHours is of the last day.
 	UnusedGiBHours *float64       `json:"unused_gib_hours"`
 	Refused        *uint64        `json:"refused"`
@@ -149,7 +151,7 @@ func stateOfClaim(s *monitor.Snapshot, c *monitor.Claim) claimState {
 		is.IdleSeconds = &seconds
 	}
 	if c.Limited() {
-		is.LimitBytes = &c.LimitBytes
+		is.LimitBytes, is.Enforcement = &c.LimitBytes, c.Enforced()
 	}
 	if u := c.Usage; u != nil {
 		processes := len(u.Processes)

@@ -25,6 +25,8 @@ type Condition struct {
 	Since time.Time `json:"since"`
 	// Bytes is how much memory of a claim is not counted.
 	Bytes uint64 `json:"bytes,omitempty"`
+	// ChargedBytes is how much of that the governor is to take from a limit that the GPU driver enforces.
+	ChargedBytes uint64 `json:"charged_bytes,omitempty"`
 	// End is whether the tasks with that claim are to be ended for it.
 	End bool `json:"end,omitempty"`
 	// Container is the container that has the claim, as ContainerKey returns it; empty from an earlier version.

@@ -29,6 +29,8 @@ type GPU struct {
 	WholeBytes uint64 `json:"whole_bytes,omitempty"`
 	// Shares is whether claims on the GPU compute in turns, in proportion to their shares.
 	Shares bool `json:"shares,omitempty"`
+	// Enforcement is what holds claims on the GPU to their limits; empty if they have none.
+	Enforcement claim.Enforcement `json:"enforcement,omitempty"`
 	// Bypass is what follows if their programs compute outside of their turns; empty is BypassObserved.
 	Bypass Bypass `json:"compute_bypass,omitempty"`
 }

@@ -1,5 +1,5 @@
 // Package runs is where the commands that root has under `tranche run` have their regions in the run directory, and the records of
-// those that compute in turns. Their claims are in no ledger: they end with their commands.
+// those that the governor has to know. Their claims are in no ledger: they end with their commands.
 package runs
 
 import (
@@ -31,7 +31,7 @@ func RegionDirs(runDir string) []string {
 	return dirs
 }
 
-// WriteRecord writes the claim of a command that has a part of the GPU's time.
+// WriteRecord writes the claim of a command that has a part of the GPU's time, or whose limit the driver enforces.
 func WriteRecord(regionDir string, c *claim.Claim) error {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -60,7 +60,7 @@ func ChangeRecord(ctx context.Context, regionDir string, change func(*claim.Clai
 	return WriteRecord(regionDir, c)
 }
 
-// ReadRecord returns that claim. The error is fs.ErrNotExist if the command has no part of the GPU's time.
+// ReadRecord returns that claim. The error is fs.ErrNotExist if the command has none.
 func ReadRecord(regionDir string) (*claim.Claim, error) {
 	path := filepath.Join(regionDir, RecordFile)
 	text, err := os.ReadFile(path)

@@ -24,6 +24,12 @@ type Interface interface {
 	Health(ctx context.Context, uuid string) (*Health, error)
 	// SetComputeMode sets which processes may compute on a GPU, until the driver is loaded again.
 	SetComputeMode(ctx context.Context, uuid string, mode ComputeMode) error
+	// SetMemoryLimit has the driver limit how much of a GPU's memory the processes of a cgroup may hold together: beyond it they
+	// get none. NoMemoryLimit ends that. The cgroup is the path of its directory in cgroup v2; only root may call it. Drivers have
+	// it from R615 on, for GPUs that are not in MIG mode.
+	SetMemoryLimit(ctx context.Context, uuid, cgroup string, bytes uint64) error
+	// MemoryLimit returns that limit, and what the processes hold. For a cgroup without a limit it is an error.
+	MemoryLimit(ctx context.Context, uuid, cgroup string) (limitBytes, usedBytes uint64, err error)
 	// Events sends Xid errors until the context ends, and closes the channel then. It sends those that happen while there
 	// is a session, which Read begins: to see earlier ones, read the Health of GPUs. There may be one receiver at a time,
 	// and no call waits for it.

@@ -30,6 +30,13 @@ type Policy struct {
 	Instances *Policy
 	// Shares is whether claims compute in turns, in proportion to their shares; otherwise the driver shares the GPU's time.
 	Shares bool
+	// Enforcement is what is to hold tasks to their limits of memory.
+	Enforcement claim.Enforcement
+}
+
+// MayBeByDriver reports whether the GPU driver may hold tasks to their limits.
+func (p *Policy) MayBeByDriver() bool {
+	return p.Enforcement == claim.EnforcementAuto || p.Enforcement == claim.EnforcementDriver
 }
 
 // Sliced reports whether the mode divides the GPU's memory into slices of its own, that is, without MIG.
@@ -61,6 +68,8 @@ type GPU struct {
 	Condition string
 	// Waits is what keeps MIG from being turned on or off or its instances from being created; empty if nothing does.
 	Waits string
+	// NoDriverLimits is why the driver cannot hold tasks to their limits; empty if it can, or if it is not to.
+	NoDriverLimits string
 	// Answers is whether the driver currently answers queries about the GPU.
 	Answers bool
 	// Gone is whether nothing can use the GPU, because it is off the bus or its driver is not loaded.
@@ -121,6 +130,14 @@ func (g *GPU) Compute(parts, all int) *claim.Compute {
 		return nil
 	}
 	return claim.ShareOf(parts, all)
+}
+
+// Enforced returns what holds new tasks on the GPU to their limits.
+func (g *GPU) Enforced() claim.Enforcement {
+	if g.MayBeByDriver() && g.NoDriverLimits == "" {
+		return claim.EnforcementDriver
+	}
+	return claim.EnforcementLibrary
 }
 
 // Device returns a part of the GPU, or all of it, as Nomad sees it.

@@ -111,7 +111,7 @@ func (a *app) command() *cobra.Command {
 	root.AddCommand(a.runCommand(), a.statusCommand(), a.usageCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),
 		a.installCommand(), a.uninstallCommand(), a.doctorCommand(), a.explainCommand(),
-		a.agentCommand(), a.fleetCommand(), a.topCommand(), a.governorCommand())
+		a.agentCommand(), a.fleetCommand(), a.topCommand(), a.governorCommand(), a.driverLimitsCommand())
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		if !cmd.Runnable() { // cobra shows its help then, also where a command below it is misspelled, and succeeds

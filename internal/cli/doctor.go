@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/enforcement"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/cli/install"
 	"github.com/tranche-gpu/tranche/internal/printable"
@@ -70,6 +71,9 @@ func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
 		Version: a.version, Program: program, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config),
 		AgentErr: agentConfigError(file),
 		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
+		ProbeLimits: func(ctx context.Context, uuid string) error {
+			return enforcement.Probe(ctx, a.openNVML(config.DriverRoot), uuid)
+		},
 	}
 }
 

@@ -56,7 +56,7 @@ func (a *app) govern(ctx context.Context, o governorOptions) error {
 	// The driver may have been loaded anew: after an error, the next call begins anew.
 	const patience = 30 * time.Second
 	return governor.Run(ctx, governor.Options{
-		StateDir: o.stateDir, RunDir: o.runDir, Logger: logger,
+		StateDir: o.stateDir, RunDir: o.runDir, Logger: logger, Limits: driver,
 		Ready:    func() { a.notifyReady(logger) },
 		Displace: a.displace(o.runDir, logger),
 		Processes: func(ctx context.Context, gpuUUID string) ([]int, error) {

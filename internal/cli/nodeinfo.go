@@ -12,6 +12,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/enforcement"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/generate"
 )
@@ -87,6 +88,7 @@ func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.
 		return nil, nil, err
 	}
 	gpus := make([]gpuinfo.GPU, 0, len(node.GPUs))
+	driver := a.openNVML(p.driverRoot)
 	var unanswered []gpuinfo.Unanswered
 	var errs []error
 	for _, failed := range node.Failed {
@@ -109,6 +111,9 @@ func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.
 		}
 		if g.Origin != nil {
 			known.MIGParent = g.Origin.GPUUUID
+			known.NoDriverLimits = "it limits no MIG instances"
+		} else if err := enforcement.Probe(ctx, driver, g.UUID); err != nil {
+			known.NoDriverLimits = err.Error()
 		}
 		gpus = append(gpus, known)
 	}

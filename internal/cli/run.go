@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/enforcement"
 	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/internal/proc"
 	"github.com/tranche-gpu/tranche/internal/size"
@@ -24,8 +25,8 @@ import (
 
 type runOptions struct {
 	place
-	memory, hostMemory, gpu, shadowDir, contextMemory string
-	compute                                           computeFlags
+	memory, hostMemory, gpu, shadowDir, contextMemory, enforcement string
+	compute                                                        computeFlags
 }
 
 // runName is the command whose own failures have a code that few programs have.
@@ -48,8 +49,9 @@ The exit status is that of the program, or 128 + n if signal n ended it. It is 1
 With --share, --max or --priority it also has a part of the GPU's time and computes in turns with the other claims there: see
 docs/compute.md. This needs root, and a governor.
 
-The limit applies to programs that load the GPU driver in the usual ways. It is not a security boundary: a program can
-clear its environment.`,
+With --enforcement driver the GPU driver enforces the limit, by a cgroup of the command. This needs root, cgroup v2, and NVIDIA's
+driver R615 or later; auto takes it where it works. Else the shadow library does, whose limit applies to programs that load the GPU
+driver in the usual ways, and is not a security boundary: a program can clear its environment.`,
 		Example: `  tranche run --memory 8GiB -- python3 train.py
   tranche run --memory 512MiB --gpu 1 -- ./a.out
   tranche run --memory 8GiB --host-memory 16GiB -- python3 train.py
@@ -61,6 +63,8 @@ clear its environment.`,
 	cmd.Flags().StringVar(&o.memory, "memory", "", "limit of GPU memory, such as `1GiB` or 512MiB")
 	cmd.Flags().StringVar(&o.hostMemory, "host-memory", "0",
 		"how much more may be allocated beyond that limit, in the host's memory, such as `4GiB`")
+	cmd.Flags().StringVar(&o.enforcement, "enforcement", string(claim.EnforcementAuto),
+		"what enforces the limit: `driver`, library, or auto")
 	o.compute.addFlags(cmd)
 	cmd.Flags().StringVar(&o.gpu, "gpu", "",
 		"`index` or UUID of the GPU, as nvidia-smi has it, or UUID of a MIG instance (default: that of\n"+
@@ -87,9 +91,6 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 	if err != nil {
 		return 0, err
 	}
-	if err := private.CheckLoader(path); err != nil {
-		return 0, &exitError{exitCannotExecute, fmt.Errorf("cannot run %s: %w", args[0], err)}
-	}
 	if err := a.checkOutermost(); err != nil {
 		return 0, err
 	}
@@ -105,6 +106,14 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 	if err != nil {
 		return 0, err
 	}
+	leave, err := a.enforceByDriver(ctx, o, c)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	if err := private.CheckLoader(path); err != nil && c.Shadowed() {
+		return 0, &exitError{exitCannotExecute, fmt.Errorf("cannot run %s: %w", args[0], err)}
+	}
 	dir, err := a.prepare(o, c, shadows)
 	if err != nil {
 		return 0, fmt.Errorf("preparing the run: %w", err)
@@ -116,10 +125,36 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 
 	cmd := &exec.Cmd{
 		Path: path, Args: args,
-		Env:   dir.Environment(a.environ, c.GPU.UUID),
+		Env:   dir.Environment(a.environ, c),
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	return runChild(cmd)
+}
+
+// enforceByDriver has the GPU driver enforce the claim's limit on this process and its children, if it is to and can. The returned
+// function ends that.
+func (a *app) enforceByDriver(ctx context.Context, o runOptions, c *claim.Claim) (leave func() error, err error) {
+	nothing := func() error { return nil }
+	wanted, err := claim.ParseEnforcement(o.enforcement)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--%w", err)
+	case wanted == claim.EnforcementDriver && c.GPUHostMemoryBytes > 0:
+		return nil, errors.New("--host-memory needs --enforcement library: the driver has no such limit")
+	case wanted == claim.EnforcementLibrary || c.GPUHostMemoryBytes > 0:
+		return nothing, nil
+	}
+	byDriver := *c
+	byDriver.Enforcement = claim.EnforcementDriver
+	leave, err = enforcement.Enter(ctx, a.openNVML(o.driverRoot), &byDriver)
+	switch {
+	case err == nil:
+		c.Enforcement = claim.EnforcementDriver
+		return leave, nil
+	case wanted == claim.EnforcementDriver:
+		return nil, fmt.Errorf("--enforcement driver: %w", err)
+	}
+	return nothing, nil
 }
 
 // containerDir is where a container of ours has its regions.
@@ -228,7 +263,7 @@ func costCache(stateDir string) string {
 
 func (a *app) prepare(o runOptions, c *claim.Claim, shadows string) (*private.Dir, error) {
 	if c.Governed() {
-		libraries := shadow.Libraries{Dir: shadows, Governed: true}
+		libraries := private.Libraries(c, shadows)
 		if err := shadow.Check(libraries.Path(shadow.CUDA), shadow.CUDA); err != nil {
 			return nil, err
 		}

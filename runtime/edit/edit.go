@@ -96,13 +96,19 @@ func New(ctx context.Context, node Node, claims []Claim) (Modifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	binding := BindingHooks{Path: node.HookPath, StateDir: node.StateDir, RunDir: node.RunDir, Claims: claims}
+	binding := BindingHooks{
+		Path: node.HookPath, StateDir: node.StateDir, RunDir: node.RunDir, CLIPath: node.CLIPath, DriverRoot: node.DriverRoot,
+		Claims: claims,
+	}
 	edits := Modifiers{LinuxContainer{}, devices, ForeignHooks{}}
 	if !anyShadowed(claims) {
 		return append(edits, binding, otherGPUsCheck{binding: binding}, Environment{}, lockedFlags{}), nil
 	}
 	governed := slices.ContainsFunc(claims, func(c Claim) bool { return c.Governed() })
-	libraries := shadow.Libraries{Dir: node.ShadowDir, Governed: governed}
+	libraries := shadow.Libraries{
+		Dir: node.ShadowDir, Governed: governed,
+		ComputeOnly: !slices.ContainsFunc(claims, func(c Claim) bool { return !c.ByDriver() }),
+	}
 	return append(edits,
 		mps, // before the shadow: an image may have a link where these mounts go, so that they would hide the shadow
 		shadowLibraries{libraries},

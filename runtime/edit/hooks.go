@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -30,7 +31,10 @@ type BindingHooks struct {
 	Path     string
 	StateDir string
 	RunDir   string
-	Claims   []Claim
+	// CLIPath and DriverRoot are the node's.
+	CLIPath    string
+	DriverRoot string
+	Claims     []Claim
 }
 
 // Modify appends a prestart and a poststop hook.
@@ -41,7 +45,11 @@ func (b BindingHooks) Modify(spec *specs.Spec) error {
 		spec.Hooks = &specs.Hooks{}
 	}
 	// The hook needs the init process's ID, and must fail the container's creation rather than its start.
-	spec.Hooks.Prestart = append(spec.Hooks.Prestart, b.hook("prestart"))
+	prestart := b.hook("prestart")
+	if slices.ContainsFunc(b.Claims, func(c Claim) bool { return c.ByDriver() }) {
+		prestart.Args = append(prestart.Args, "--driver-limits-by", b.CLIPath, "--driver-root", b.DriverRoot)
+	}
+	spec.Hooks.Prestart = append(spec.Hooks.Prestart, prestart)
 	spec.Hooks.Poststop = append(spec.Hooks.Poststop, b.hook("poststop"))
 	return nil
 }

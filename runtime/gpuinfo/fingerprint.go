@@ -19,7 +19,7 @@ import (
 )
 
 // format is part of the name of the cache directory. Increase it when the files' format changes.
-const format = "2"
+const format = "3"
 
 // driverVersionFile changes with the kernel module. It is outside of any driver root, since there is one kernel.
 const driverVersionFile = "/proc/driver/nvidia/version"

@@ -34,6 +34,8 @@ type GPU struct {
 	ComputeCapability string `json:"compute_capability,omitempty"`
 	// MIGParent is the UUID of a MIG instance's GPU; empty for a whole GPU.
 	MIGParent string `json:"mig_parent,omitempty"`
+	// NoDriverLimits is why the driver cannot hold containers to their limits; empty if it can.
+	NoDriverLimits string `json:"no_driver_limits,omitempty"`
 }
 
 // Place is the directories of a node's cache and driver, and the command in its CDI specification.

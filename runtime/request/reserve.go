@@ -22,6 +22,8 @@ type Node struct {
 	Layout map[string]layout.GPU
 	// SliceBytes is the memory of one slice of GPUs whose entry has none.
 	SliceBytes uint64
+	// Enforcement is what is to hold containers to their limits on GPUs whose entry does not say.
+	Enforcement claim.Enforcement
 }
 
 // sharing returns how a GPU is shared. A MIG instance without an entry is shared as its physical GPU.
@@ -35,6 +37,24 @@ func (n Node) sharing(g gpuinfo.GPU) layout.GPU {
 		SliceBytes: cmp.Or(said.SliceBytes, n.SliceBytes),
 		Shares:     said.Shares,
 	}
+}
+
+// enforced returns what holds containers on a GPU to their limits: what the device plugin has published, else the driver where it
+// may and can.
+func (n Node) enforced(g gpuinfo.GPU) claim.Enforcement {
+	if said, ok := n.Layout[g.UUID]; ok {
+		return said.Enforcement
+	}
+	if n.Enforcement == claim.EnforcementLibrary || g.NoDriverLimits != "" {
+		return claim.EnforcementLibrary
+	}
+	return claim.EnforcementDriver
+}
+
+// enforceable reports whether containers on a GPU can be held to their limits by what is to do that.
+func (n Node) enforceable(g gpuinfo.GPU) bool {
+	_, said := n.Layout[g.UUID]
+	return said || n.Enforcement != claim.EnforcementDriver || g.NoDriverLimits == ""
 }
 
 // Reserve makes the claim that a container requests, on the GPU that it fits best. It takes as many slices as the requested
@@ -69,13 +89,18 @@ func (r Request) candidates(node Node) ([]claim.Candidate, error) {
 	if err != nil {
 		return nil, err
 	}
+	if g := sliced[0]; !slices.ContainsFunc(sliced, node.enforceable) {
+		return nil, fmt.Errorf("enforcement = %q, but the driver cannot limit memory on GPU %d: %s; set %q in the configuration",
+			node.Enforcement, g.Index, g.NoDriverLimits, claim.EnforcementAuto)
+	}
+	sliced = slices.DeleteFunc(sliced, func(g gpuinfo.GPU) bool { return !node.enforceable(g) })
 	var all []claim.Candidate
 	for _, g := range sliced {
 		sharing := node.sharing(g)
 		if size := sharing.SliceBytes; r.MemoryBytes >= g.ContextBytes {
 			all = append(all, claim.Candidate{
 				GPU:    claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: g.ContextBytes},
-				Slices: int(g.UsableBytes / size), SliceBytes: size, Shares: sharing.Shares,
+				Slices: int(g.UsableBytes / size), SliceBytes: size, Shares: sharing.Shares, Enforcement: node.enforced(g),
 			})
 		}
 	}

@@ -68,7 +68,7 @@ func (s *claimSource) claims(ctx context.Context, cfg runtime.Config, ledger *cl
 	if err != nil {
 		return nil, nothing, err
 	}
-	node := request.Node{GPUs: gpus, Layout: shared, SliceBytes: cfg.SliceBytes}
+	node := request.Node{GPUs: gpus, Layout: shared, SliceBytes: cfg.SliceBytes, Enforcement: cfg.Enforcement}
 	made, err := request.Reserve(ctx, ledger, node, *s.local, workload)
 	if err != nil {
 		return nil, nothing, err

@@ -5,6 +5,7 @@ package nvmltest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,6 +27,8 @@ type Fake struct {
 	busy      map[string]map[int]nvml.Busy
 	health    map[string]nvml.Health
 	compute   map[string]nvml.ComputeMode
+	// limits are those of cgroups, by GPU and cgroup; nil for a driver that has none.
+	limits    map[[2]string]uint64
 	events    chan nvml.Event
 	eventsErr error
 }
@@ -227,6 +230,45 @@ func (f *Fake) SetComputeMode(ctx context.Context, uuid string, mode nvml.Comput
 	}
 	f.compute[uuid] = mode
 	return f.err
+}
+
+// AllowMemoryLimits makes the driver one that limits the memory of cgroups.
+func (f *Fake) AllowMemoryLimits() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.limits = make(map[[2]string]uint64)
+}
+
+// SetMemoryLimit implements nvml.Interface.
+func (f *Fake) SetMemoryLimit(ctx context.Context, uuid, cgroup string, bytes uint64) error {
+	if err := f.enter(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.limits == nil:
+		return errors.New("NVML could not limit a cgroup: Not Supported")
+	case bytes == nvml.NoMemoryLimit:
+		delete(f.limits, [2]string{uuid, cgroup})
+	default:
+		f.limits[[2]string{uuid, cgroup}] = bytes
+	}
+	return f.err
+}
+
+// MemoryLimit implements nvml.Interface.
+func (f *Fake) MemoryLimit(ctx context.Context, uuid, cgroup string) (limitBytes, usedBytes uint64, err error) {
+	if err := f.enter(ctx); err != nil {
+		return 0, 0, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	limitBytes, found := f.limits[[2]string{uuid, cgroup}]
+	if !found {
+		return 0, 0, errors.New("NVML could not query a cgroup: Not Found")
+	}
+	return limitBytes, 0, f.err
 }
 
 // Events implements nvml.Interface.

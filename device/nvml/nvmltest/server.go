@@ -15,6 +15,7 @@ import (
 var missingSymbols = map[string]bool{
 	"nvmlDeviceGetMemoryInfo_v2":           true,
 	"nvmlDeviceGetGpuInstanceProfileInfoV": true,
+	"nvmlDeviceSetMemoryLimits_v1":         true,
 }
 
 // Server adds functions to one of go-nvml's mock servers, such as dgxa100.New(), and returns it. Without them calls would panic. The

@@ -58,6 +58,7 @@ func (m *Mode) Groups(g *share.GPU, o *share.Occupancy) []*ndevice.DeviceGroup {
 func Group(g *share.GPU, o *share.Occupancy, isolation string) *ndevice.DeviceGroup {
 	group := g.OwnGroup(share.SliceType, isolation)
 	group.Attributes["slice_memory"] = structs.NewIntAttribute(int64(g.SliceBytes>>20), structs.UnitMiB)
+	group.Attributes["enforcement"] = structs.NewStringAttribute(string(g.Enforced()))
 	group.Attributes["slices"] = structs.NewIntAttribute(int64(g.SliceCount), "")
 	if o.Deferrable.SlicesUsed != nil {
 		group.Attributes[UsedAttribute] = structs.NewIntAttribute(o.Deferrable.SlicesUsed[g.UUID], "")
@@ -105,13 +106,14 @@ func Request(g *share.GPU, devices []share.Device, contextBytes uint64) (claim.R
 	gpu := g.Claim()
 	gpu.ContextBytes = contextBytes
 	return claim.Request{
-		GPU:        gpu,
-		Slices:     slices.Sorted(slices.Values(share.IDs(devices))),
-		SliceBytes: g.SliceBytes,
-		LimitBytes: limitBytes,
-		Owner:      claim.OwnerNomad,
-		Mode:       g.Mode,
-		Compute:    g.Compute(len(devices), g.SliceCount),
+		GPU:         gpu,
+		Slices:      slices.Sorted(slices.Values(share.IDs(devices))),
+		SliceBytes:  g.SliceBytes,
+		LimitBytes:  limitBytes,
+		Owner:       claim.OwnerNomad,
+		Mode:        g.Mode,
+		Enforcement: g.Enforced(),
+		Compute:     g.Compute(len(devices), g.SliceCount),
 	}, nil
 }
 

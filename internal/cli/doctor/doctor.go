@@ -52,6 +52,8 @@ type Node struct {
 	RuntimePath string
 	// ReadGPUs asks NVML.
 	ReadGPUs func(context.Context) (*nvml.Node, error)
+	// ProbeLimits returns why the driver cannot limit memory on a GPU; nil if it can.
+	ProbeLimits func(ctx context.Context, uuid string) error
 
 	gpus    *nvml.Node
 	gpusErr error

@@ -78,6 +78,7 @@ func newHealthy(t *testing.T) *healthy {
 	library := nvml.New(sim.Root)
 	t.Cleanup(func() { _ = library.Close(context.Background()) })
 	h.ReadGPUs = library.Read
+	h.ProbeLimits = func(context.Context, string) error { return errors.New("Not Supported") }
 	h.fill()
 	h.hold()
 	return h
@@ -310,6 +311,10 @@ func TestEachFault(t *testing.T) {
 		},
 		"no kernel module": {
 			func(h *healthy) { h.remove("/proc/driver") }, "driver/kernel module", Warning, "absent", "modprobe nvidia",
+		},
+		"limits that the driver is to enforce and cannot": {
+			func(h *healthy) { h.Config.Enforcement = claim.EnforcementDriver },
+			"driver/memory limits", Fault, "cannot limit memory on GPU 0: Not Supported", "docs/enforcement.md",
 		},
 		"a deaf device plugin": {
 			func(h *healthy) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
@@ -20,6 +21,7 @@ var driverChecks = []check{
 	{"driver", "NVML", driverNVML},
 	{"driver", "device nodes", driverNodes},
 	{"driver", "memory of malloc", driverPageable},
+	{"driver", "memory limits", driverLimits},
 	{"driver", "Xid errors", driverEvents},
 }
 
@@ -46,6 +48,26 @@ func driverModule(_ context.Context, n *Node) finding {
 			"that runs: reboot, or unload and load nvidia, nvidia-uvm and nvidia-modeset")
 	}
 	return ok(file, "%s", line)
+}
+
+// driverLimits tries what enforces limits of memory.
+func driverLimits(ctx context.Context, n *Node) finding {
+	const looked = "nvmlDeviceSetMemoryLimits_v1"
+	if n.gpusErr != nil {
+		return ok(looked, "NVML names no GPUs to try")
+	}
+	for _, g := range n.gpus.GPUs {
+		err := n.ProbeLimits(ctx, g.UUID)
+		switch {
+		case err == nil:
+		case n.Config.Enforcement == claim.EnforcementDriver:
+			return fault(looked, fmt.Sprintf("enforcement = %q, but the driver cannot limit memory on GPU %d: %v",
+				n.Config.Enforcement, g.Index, err), "see docs/enforcement.md for what the driver needs, or set enforcement = \"auto\"")
+		default:
+			return ok(looked, "the shadow library enforces limits: the driver cannot on GPU %d: %v", g.Index, err)
+		}
+	}
+	return ok(looked, "the driver enforces limits unless enforcement says otherwise")
 }
 
 func driverNVML(_ context.Context, n *Node) finding {

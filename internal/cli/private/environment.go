@@ -3,8 +3,10 @@ package private
 import (
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/runs"
 )
 
@@ -23,16 +25,25 @@ const (
 // The shadow libraries replace the number of the GPU by its UUID: many programs take CUDA_VISIBLE_DEVICES for numbers only.
 // gcc's AddressSanitizer ends a program if its own library is not the first, as preloaded ones are before it; that it is
 // behind the shadow libraries does no harm, since they define none of its functions.
-func (p *Dir) Environment(environ []string, gpuUUID string) []string {
+//
+// Without the shadow libraries the driver has to number the GPUs as NVML does, for the program to get the claim's.
+func (p *Dir) Environment(environ []string, c *claim.Claim) []string {
+	if !c.Shadowed() {
+		return setEnv(environ, map[string]string{
+			RegionsVariable:        filepath.Join(p.path, runs.Regions),
+			"CUDA_DEVICE_ORDER":    "PCI_BUS_ID",
+			"CUDA_VISIBLE_DEVICES": strconv.Itoa(c.GPU.Index),
+		})
+	}
 	var preload []string
-	for _, soname := range Sonames {
+	for _, soname := range Libraries(c, "").SONAMEs() {
 		preload = append(preload, filepath.Join(p.lib(), soname))
 	}
 	return setEnv(environ, map[string]string{
 		"LD_PRELOAD":           prepend(environ, "LD_PRELOAD", preload...),
 		"LD_LIBRARY_PATH":      prepend(environ, "LD_LIBRARY_PATH", p.lib()),
 		RegionsVariable:        filepath.Join(p.path, runs.Regions),
-		VisibleVariable:        gpuUUID,
+		VisibleVariable:        c.GPU.UUID,
 		"CUDA_VISIBLE_DEVICES": "0",
 		"ASAN_OPTIONS":         prepend(environ, "ASAN_OPTIONS", "verify_asan_link_order=0"),
 	})

@@ -167,13 +167,13 @@ func (p *Dir) Fill(c *claim.Claim, shadows, driverRoot string) error {
 	if err != nil {
 		return err
 	}
-	if c.Governed() {
+	if c.Governed() || c.ByDriver() {
 		if err := runs.WriteRecord(filepath.Join(p.path, runs.Regions, c.ID), c); err != nil {
 			return err
 		}
 	}
-	libraries := shadow.Libraries{Dir: shadows, Governed: c.Governed()}
-	for _, soname := range Sonames {
+	libraries := Libraries(c, shadows)
+	for _, soname := range libraries.SONAMEs() {
 		driver, err := driverroot.FindLibrary(driverRoot, soname)
 		if err != nil {
 			return err

@@ -7,12 +7,18 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // Sonames are the names of the libraries that are shadowed.
 var Sonames = []string{driverroot.CUDALibrary, driverroot.NVMLLibrary}
+
+// Libraries returns the shadow libraries that a claim needs, in a directory.
+func Libraries(c *claim.Claim, dir string) shadow.Libraries {
+	return shadow.Libraries{Dir: dir, Governed: c.Governed(), ComputeOnly: c.Governed() && c.ByDriver()}
+}
 
 // FindShadows returns the directory of the shadow libraries: the one that was named, or the one beside this program as it
 // was built, or the one that is configured.

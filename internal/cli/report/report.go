@@ -69,6 +69,8 @@ type Claim struct {
 	// Mode is the claim's, which records leave out where it is slice.
 	Mode  claim.Mode  `json:"mode"`
 	State claim.State `json:"state"`
+	// Enforcement is what enforces the limit, which records leave out where it is the library; empty without a limit.
+	Enforcement claim.Enforcement `json:"enforcement,omitempty"`
 	// Workload is what the claim was made for; nil if that is not known.
 	Workload *claim.Workload `json:"workload,omitempty"`
 	// Usage is nil, and UsageError says why, where it cannot be read; of a claim without a limit nobody counts it.
@@ -138,7 +140,7 @@ func newGPU(g *monitor.GPU, claims []*monitor.Claim) GPU {
 func newClaim(c *monitor.Claim, g *monitor.GPU) Claim {
 	r := Claim{
 		Claim: *c.Claim, Mode: cmp.Or(c.Mode, claim.ModeSlice), State: c.State, Usage: c.Usage, UsageError: c.UsageError,
-		Uncounted: c.Uncounted, Turns: c.Turns,
+		Uncounted: c.Uncounted, Turns: c.Turns, Enforcement: c.Enforced(),
 	}
 	if !c.Workload.IsZero() {
 		r.Workload = &c.Workload

@@ -3,6 +3,7 @@ package report
 import (
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/claim"
@@ -14,7 +15,7 @@ import (
 // Runs returns what root has running under `tranche run`, which is in no ledger.
 func Runs(runDir string) (all []*monitor.Claim) {
 	for _, dir := range private.Regions(runDir) {
-		c := readRun(dir)
+		c := readRun(runDir, dir)
 		if _, err := os.Stat(filepath.Dir(filepath.Dir(dir))); err == nil { // else it ended in the meantime
 			all = append(all, c)
 		}
@@ -22,7 +23,15 @@ func Runs(runDir string) (all []*monitor.Claim) {
 	return all
 }
 
-func readRun(dir string) *monitor.Claim {
+func driverUsage(runDir string, c *claim.Claim) (*region.Usage, string) {
+	u, err := claim.DriverUsage(runDir, c, time.Now())
+	if err != nil {
+		return nil, err.Error()
+	}
+	return &u, ""
+}
+
+func readRun(runDir, dir string) *monitor.Claim {
 	h, err := region.ReadHeader(dir)
 	var u region.Usage
 	if err == nil {
@@ -42,7 +51,10 @@ func readRun(dir string) *monitor.Claim {
 		c.Created = info.ModTime().UTC()
 	}
 	if recorded, err := runs.ReadRecord(dir); err == nil {
-		c.Compute = recorded.Compute
+		c.Compute, c.Enforcement, c.Container = recorded.Compute, recorded.Enforcement, recorded.Container
+		if recorded.ByDriver() {
+			c.Usage, c.UsageError = driverUsage(runDir, recorded)
+		}
 	}
 	return c
 }

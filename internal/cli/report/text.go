@@ -105,11 +105,11 @@ func (r *Report) printClaims(w *errWriter) {
 	}
 	w.paragraph()
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "CLAIM\tGPU\tMODE\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tWORKLOAD\tCONTAINER")
+	fmt.Fprintln(t, "CLAIM\tGPU\tMODE\tSLICES\tLIMIT\tENFORCED BY\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tWORKLOAD\tCONTAINER")
 	for _, c := range r.Claims {
 		used, peak, refused, processes := c.describeUsage()
-		printable.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, PhysicalGPU(&c.Claim).Index, c.Mode,
-			DescribeSlices(c.PhysicalGPU(), c.Slices), describeLimit(&c.Claim), used, peak, describeHostMemory(&c), refused,
+		printable.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, PhysicalGPU(&c.Claim).Index, c.Mode,
+			DescribeSlices(c.PhysicalGPU(), c.Slices), describeLimit(&c.Claim), describeEnforcement(&c.Claim), used, peak, describeHostMemory(&c), refused,
 			processes, c.describeState(), c.Owner, c.describeWorkload(), DescribeContainer(c.Container))
 	}
 	_ = t.Flush() // errWriter keeps the error
@@ -195,6 +195,13 @@ func describeLimit(c *claim.Claim) string {
 		return "?" // a run whose region cannot be read
 	}
 	return mebibytes(c.LimitBytes)
+}
+
+func describeEnforcement(c *claim.Claim) string {
+	if e := c.Enforced(); e != "" {
+		return string(e)
+	}
+	return "-"
 }
 
 // describeHostMemory says how much of what the claim may allocate beyond its limit is in use.

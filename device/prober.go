@@ -1,0 +1,70 @@
+package device
+
+import (
+	"context"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/enforcement"
+)
+
+// prober finds out on which GPUs the driver can hold tasks to their limits, once for each driver that is loaded.
+type prober struct {
+	sharing *sharing
+	driver  *share.Driver
+	logger  hclog.Logger
+
+	// version is that of the driver that was tried, and found is why it cannot, by the GPUs' UUIDs; empty where it can.
+	version string
+	found   map[string]string
+	// said is what was logged last.
+	said map[string]string
+}
+
+// forget has all GPUs tried again: the driver may be another.
+func (p *prober) forget() { p.found = nil }
+
+// probe returns why the driver cannot limit memory on each of the GPUs for which that matters; empty where it can.
+func (p *prober) probe(ctx context.Context, node *nvml.Node) map[string]string {
+	if p.version != node.DriverVersion {
+		p.version, p.found = node.DriverVersion, nil
+	}
+	before := p.found
+	p.found = make(map[string]string)
+	for _, g := range node.GPUs {
+		policy := p.sharing.of(g)
+		if !policy.MayBeByDriver() {
+			continue
+		}
+		reason, known := before[g.UUID]
+		if !known {
+			reason = p.try(ctx, g)
+		}
+		p.found[g.UUID] = reason
+	}
+	return p.found
+}
+
+func (p *prober) try(ctx context.Context, g nvml.GPU) (reason string) {
+	if g.MIG.Enabled {
+		return "it limits no MIG instances"
+	}
+	if err := enforcement.Probe(ctx, p.driver, g.UUID); err != nil {
+		reason = err.Error()
+	}
+	if said, known := p.said[g.UUID]; known && said == reason {
+		return reason
+	}
+	if p.said == nil {
+		p.said = make(map[string]string)
+	}
+	p.said[g.UUID] = reason
+	if reason == "" {
+		p.logger.Info("the GPU driver enforces the limits of memory", "gpu", g.UUID)
+	} else {
+		p.logger.Info("the shadow library enforces the limits of memory", "gpu", g.UUID, "reason", reason)
+	}
+	return reason
+}
