@@ -21,6 +21,7 @@ static struct {
     int fd;
     uint64_t server; /* its name in the state */
     uint32_t percentage;
+    uint64_t limit_bytes; /* the namespace's, 0: none */
     const struct mps_shared *shared;
     const struct mps_client_entry *entry;
     uint32_t devices[SIM_MAX_GPUS]; /* [ordinal of CUDA]: the server's number */
@@ -67,6 +68,7 @@ static CUresult greet(void) {
     client.entry = &client.shared->clients[welcome.index];
     client.percentage = welcome.value;
     client.server = welcome.a;
+    client.limit_bytes = welcome.b;
     return CUDA_SUCCESS;
 }
 
@@ -109,10 +111,22 @@ int mps_client_gpus(int *gpus) {
     return count;
 }
 
+/* In a namespace, a list that names a GPU which the client does not have ends all of its limits, the namespace's, too: so
+ * it was measured (ai-dynamo's guide on limits with MPS, driver 615.71.09). */
+static bool limits_void(const char *list) {
+    return mps_client_namespace() && !mps_limits_name_devices(list, client.shared);
+}
+
+bool mps_client_namespace(void) {
+    return client.active && client.entry->namespace[0] != '\0';
+}
+
 void mps_client_begin(void) {
     const char *list = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
 
     sim_mps_join(client.server);
+    if (limits_void(list))
+        return;
     for (CUdevice ordinal = 0; ordinal < driver->device_count; ordinal++) {
         const char *uuid = device_gpu(ordinal)->uuid;
         uint32_t device = 0;
@@ -120,8 +134,10 @@ void mps_client_begin(void) {
         while (device + 1 < client.shared->device_count && strcmp(client.shared->uuid[device], uuid) != 0)
             device++;
         client.devices[ordinal] = device;
-        sim_limit(driver->gpus[ordinal], mps_smaller_limit(atomic_load(&client.shared->limit_bytes[device]),
-                                                           mps_limit_in(list, device, uuid)));
+        sim_limit(
+            driver->gpus[ordinal],
+            mps_smaller_limit(client.limit_bytes, mps_smaller_limit(atomic_load(&client.shared->limit_bytes[device]),
+                                                                    mps_limit_in(list, device, uuid))));
     }
 }
 

@@ -14,6 +14,9 @@ void mps_client_disconnect(void);
 /* Whether this process is a client. */
 bool mps_client(void);
 
+/* Whether it is in a namespace, of MPS v3. */
+bool mps_client_namespace(void);
+
 /* The GPUs, in the server's order. Returns how many. */
 int mps_client_gpus(int *gpus);
 

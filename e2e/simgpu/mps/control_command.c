@@ -7,18 +7,7 @@
 
 #include "control.h"
 
-enum { MOST_WORDS = 6 };
-
-struct command {
-    int argc;
-    char *argv[MOST_WORDS];
-    int console;
-    char *out;
-    size_t size, length;
-    bool later;
-};
-
-__attribute__((format(printf, 2, 3))) static void print(struct command *c, const char *format, ...) {
+void print(struct command *c, const char *format, ...) {
     va_list args;
     int length;
 
@@ -65,7 +54,7 @@ static void start_server(struct command *c) {
         print(c, "usage: start_server -uid UID\n");
     else if (server.pid != 0)
         print(c, "Server %d is there already\n", server.pid);
-    else if (!server_start(multiuser ? 0 : (uid_t)uid))
+    else if (!server_start(multiuser ? 0 : (uid_t)uid, "", ""))
         print(c, "Server cannot be started\n");
 }
 
@@ -116,7 +105,7 @@ static void get_device_client_list(struct command *c) {
     }
 }
 
-static void print_command_line(struct command *c, uint32_t pid) {
+void print_command_line(struct command *c, uint32_t pid) {
     char path[64], line[256];
     size_t length = 0;
     FILE *file;
@@ -370,6 +359,10 @@ bool command_run(char *line, int console, char *out, size_t size) {
         c.argv[c.argc++] = word;
     if (c.argc == 0)
         return true;
+    if (protocol_3) {
+        command_v3(&c);
+        return !c.later;
+    }
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
         if (strcmp(c.argv[0], commands[i].name) == 0) {
             commands[i].run(&c);

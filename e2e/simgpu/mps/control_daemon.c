@@ -16,7 +16,7 @@
 #include "log.h"
 
 #define MOST_CONSOLES 16
-#define MOST_FDS (4 + MOST_CONSOLES + 256)
+#define MOST_FDS (4 + MOST_CONSOLES + 256 + 257)
 
 /* "control" is for clients of anybody's, "control_privileged" for the commands of the daemon's user. */
 static int clients_fd = -1, commands_fd = -1, signals_fd = -1;
@@ -149,6 +149,11 @@ static void accept_all(int listening, void (*add)(int fd)) {
         add(fd);
 }
 
+/* In v3 the main socket leads to the default namespace. */
+static void add_client(int fd) {
+    waiting_add(fd, protocol_3 ? "default" : "");
+}
+
 static void add_console(int fd) {
     if (console_count == MOST_CONSOLES)
         close(fd);
@@ -169,8 +174,8 @@ static int patience(void) {
     return -1;
 }
 
-/* The descriptors: four of the daemon's own, then consoles, then clients that wait. */
-static void attend(const struct pollfd *fds, unsigned watched, unsigned waiters) {
+/* The descriptors: four of the daemon's own, then consoles, then clients that wait, then sockets of namespaces. */
+static void attend(const struct pollfd *fds, unsigned watched, unsigned waiters, unsigned sockets) {
     /* What a signal changes, the others are looked at anew for. */
     if (fds[0].revents != 0) {
         attend_signals();
@@ -184,7 +189,11 @@ static void attend(const struct pollfd *fds, unsigned watched, unsigned waiters)
             waiting_attend(i - 1);
     }
     if (fds[1].revents != 0)
-        accept_all(clients_fd, waiting_add);
+        accept_all(clients_fd, add_client);
+    for (unsigned i = 0; i < sockets; i++) {
+        if (fds[4 + watched + waiters + i].revents != 0)
+            namespace_accept(i);
+    }
     for (unsigned i = watched; i > 0; i--) {
         if (fds[3 + i].revents != 0)
             attend_console(i - 1);
@@ -197,7 +206,7 @@ int daemon_run(void) {
     static struct pollfd fds[MOST_FDS];
 
     while (!quitting || server.pid != 0) {
-        unsigned watched = console_count, waiters = waiting_count(), count = 4;
+        unsigned watched = console_count, waiters = waiting_count(), sockets = namespace_sockets(), count = 4;
         int own[] = {signals_fd, clients_fd, commands_fd, server.fd};
 
         for (unsigned i = 0; i < 4; i++)
@@ -206,8 +215,10 @@ int daemon_run(void) {
             fds[count++] = (struct pollfd){.fd = consoles[i], .events = POLLIN};
         for (unsigned i = 0; i < waiters; i++)
             fds[count++] = (struct pollfd){.fd = waiting_fd(i), .events = POLLIN};
+        for (unsigned i = 0; i < sockets; i++)
+            fds[count++] = (struct pollfd){.fd = namespace_socket(i), .events = POLLIN};
         if (poll(fds, count, patience()) > 0)
-            attend(fds, watched, waiters);
+            attend(fds, watched, waiters, sockets);
         waiting_serve();
     }
     mps_log("Exit");

@@ -31,6 +31,8 @@ static void become_server(uid_t uid, int fd, int log) {
     snprintf(percentage, sizeof(percentage), "%u.%03u", default_percentage / 1000, default_percentage % 1000);
     setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage, 1);
     setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", default_limits, 1);
+    if (server.devices[0] != '\0')
+        setenv("CUDA_VISIBLE_DEVICES", server.devices, 1);
     snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-server", mps_program_directory());
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -50,15 +52,19 @@ static int above_places(int fd) {
     return moved;
 }
 
-bool server_start(uid_t uid) {
+bool server_start(uid_t uid, const char *name, const char *devices) {
+    char file[MPS_NAME + 16];
     int ends[2], log;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
         return false;
-    log = above_places(mps_log_open("server.log"));
+    snprintf(file, sizeof(file), "%s%sserver.log", name, *name != '\0' ? "/" : "");
+    log = above_places(mps_log_open(file));
     /* The user whose server it is may not write where the daemon's logs are: the log is opened already. */
     ends[1] = above_places(ends[1]);
     server = (struct server){.fd = ends[0], .uid = uid};
+    snprintf(server.name, sizeof(server.name), "%s", name);
+    snprintf(server.devices, sizeof(server.devices), "%s", devices);
     server.pid = fork();
     if (server.pid == 0)
         become_server(uid, ends[1], log);
@@ -128,7 +134,10 @@ void server_attend(void) {
         command_answered(&message);
 }
 
+/* With a named server everything goes that was in it: nothing starts it again. */
 static void forget_server(void) {
+    if (server.name[0] != '\0')
+        namespaces_close();
     if (server.shared != NULL)
         munmap(server.shared, sizeof(*server.shared));
     /* One that was killed has left it. */

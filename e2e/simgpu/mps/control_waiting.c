@@ -1,4 +1,5 @@
 /* Clients on their way to a server: those who have not said hello, and those for whom there is none yet. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,12 +12,14 @@
 static struct waiting {
     int fd;
     struct mps_peer peer;
+    char namespace[MPS_NAME];
     bool greeted;
     struct mps_message hello;
 } waiting[MOST_WAITING];
 static unsigned count;
 
 bool multiuser;
+bool protocol_3;
 
 static void take_out(unsigned i) {
     memmove(&waiting[i], &waiting[i + 1], (--count - i) * sizeof(*waiting));
@@ -30,14 +33,15 @@ static void refuse(unsigned i, int result) {
     take_out(i);
 }
 
-void waiting_add(int fd) {
+void waiting_add(int fd, const char *namespace) {
     if (count == MOST_WAITING) {
         mps_log("Refusing a connection: %d wait already", MOST_WAITING);
         close(fd);
         return;
     }
     mps_log("Accepting connection...");
-    waiting[count++] = (struct waiting){.fd = fd, .peer = mps_peer(fd)};
+    waiting[count] = (struct waiting){.fd = fd, .peer = mps_peer(fd)};
+    snprintf(waiting[count++].namespace, MPS_NAME, "%s", namespace);
 }
 
 unsigned waiting_count(void) {
@@ -67,14 +71,57 @@ static uid_t server_user(uid_t client) {
     return multiuser ? geteuid() : client;
 }
 
+/* To the server. */
+static bool pass_on(unsigned i) {
+    if (!mps_send(server.fd, &waiting[i].hello, waiting[i].fd)) {
+        refuse(i, MPS_ERROR_CONNECTION_FAILED);
+        return true;
+    }
+    close(waiting[i].fd);
+    take_out(i);
+    return true;
+}
+
+/* What the client's namespace has. Its percentage counts instead of the client's own, which is what NVIDIA's appendix on
+ * environment variables says of v3. */
+static void take_namespace(unsigned i, const struct namespace *namespace) {
+    struct mps_message *hello = &waiting[i].hello;
+
+    if (namespace->percentage != 0)
+        hello->value = namespace->percentage;
+    hello->b = namespace->limit_bytes;
+    snprintf(hello->text, sizeof(hello->text), "%s", namespace->name);
+}
+
+/* In v3. Servers are there by name, and no client has one started: NVIDIA's pages do not say how one would be called. */
+static bool serve_in_namespace(unsigned i) {
+    const struct namespace *namespace = namespace_find(waiting[i].namespace);
+
+    if (server.pid == 0 || namespace == NULL) {
+        refuse(i, MPS_ERROR_CONNECTION_FAILED);
+        return true;
+    }
+    if (!multiuser && server.uid != waiting[i].peer.uid) {
+        refuse(i, MPS_ERROR_NOT_PERMITTED);
+        return true;
+    }
+    if (!server.ready || server.closing)
+        return false;
+    mps_log("NEW CLIENT %d from user %u: namespace %s", waiting[i].peer.pid, waiting[i].peer.uid, namespace->name);
+    take_namespace(i, namespace);
+    return pass_on(i);
+}
+
 /* Whether the one who waits is done with: passed on, or refused. */
 static bool serve(unsigned i) {
     uid_t uid = server_user(waiting[i].peer.uid);
 
+    if (protocol_3)
+        return serve_in_namespace(i);
     if (server.pid == 0) {
         mps_log("NEW CLIENT %d from user %u: Server is not ready, push client to pending list", waiting[i].peer.pid,
                 waiting[i].peer.uid);
-        if (server_start(uid))
+        if (server_start(uid, "", ""))
             return false;
         refuse(i, MPS_ERROR_CONNECTION_FAILED);
         return true;
@@ -84,13 +131,7 @@ static bool serve(unsigned i) {
     if (!server.ready || server.closing)
         return false;
     mps_log("NEW CLIENT %d from user %u: Server already exists", waiting[i].peer.pid, waiting[i].peer.uid);
-    if (!mps_send(server.fd, &waiting[i].hello, waiting[i].fd)) {
-        refuse(i, MPS_ERROR_CONNECTION_FAILED);
-        return true;
-    }
-    close(waiting[i].fd);
-    take_out(i);
-    return true;
+    return pass_on(i);
 }
 
 void waiting_serve(void) {

@@ -15,7 +15,7 @@ static const char *log_who = "";
 
 int mps_log_open(const char *file) {
     const char *directory = getenv("CUDA_MPS_LOG_DIRECTORY");
-    char path[4096];
+    char path[4096], *slash;
     int fd;
 
     if (directory == NULL || *directory == '\0')
@@ -23,6 +23,11 @@ int mps_log_open(const char *file) {
     if (mkdir(directory, 0755) != 0 && errno != EEXIST)
         return -1;
     snprintf(path, sizeof(path), "%s/%s", directory, file);
+    slash = strrchr(path, '/');
+    *slash = '\0';
+    if (mkdir(path, 0755) != 0 && errno != EEXIST)
+        return -1;
+    *slash = '/';
     fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     return fd;
 }

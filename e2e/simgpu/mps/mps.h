@@ -25,6 +25,7 @@ enum {
     MPS_CONTEXTS_PER_DEVICE = 48,     /* since Volta */
     MPS_CONTEXTS_PER_DEVICE_NEW = 60, /* since Blackwell, with drivers from 580 on */
     MPS_WHOLE = 100000,               /* all threads: percentages are counted in thousandths */
+    MPS_NAME = 65,                    /* of a server or a namespace, with the end */
 };
 
 /* ---- In /dev/shm. Only the server writes, but for what the daemon sets. ---- */
@@ -38,6 +39,7 @@ struct mps_client_entry {
     _Atomic uint32_t percentage;
     _Atomic uint64_t pid_namespace;
     _Atomic uint32_t contexts[SIM_MAX_GPUS]; /* [device] */
+    char namespace[MPS_NAME];                /* of v3; "" where there are none */
 };
 
 struct mps_shared {
@@ -57,8 +59,11 @@ struct mps_shared {
 
 enum mps_kind {
     /* From a client to the daemon, and on to the server with the connection. */
-    MPS_HELLO = 1, /* value: percentage of its own; a: the client's name in the state */
-    MPS_WELCOME,   /* the answer: result; index: its entry; a: the server's name in the state; text: the file's name */
+    /* value: percentage of its own; a: the client's name in the state. To the server the daemon adds what the client's
+     * namespace has: value: percentage, if any; b: limit in bytes, if any; text: its name. */
+    MPS_HELLO = 1,
+    /* The answer: result; index: its entry; a: the server's name in the state; b: the namespace's limit; text: the file's name */
+    MPS_WELCOME,
     MPS_CONTEXT_NEW, /* index: device. The answer is the same with a result */
     MPS_CONTEXT_GONE,
     MPS_TURN, /* index: device; a: nanoseconds wanted; b: not before. The answer: result, a and b: from when until when */
@@ -74,13 +79,14 @@ struct mps_message {
     int32_t result; /* a CUDA result */
     uint32_t index, value;
     uint64_t a, b;
-    char text[64];
+    char text[72];
 };
 
 /* CUDA results that MPS has to do with. */
 enum {
     MPS_ERROR_INVALID_VALUE = 1,
     MPS_ERROR_NOT_FOUND = 500,
+    MPS_ERROR_NOT_PERMITTED = 800,
     MPS_ERROR_CONNECTION_FAILED = 805,
     MPS_ERROR_RPC_FAILURE = 806,
     MPS_ERROR_SERVER_NOT_READY = 807,
@@ -118,6 +124,8 @@ bool mps_parse_bytes(const char *text, uint64_t *bytes);
  * counts. 0: nothing.
  */
 uint64_t mps_limit_in(const char *list, uint32_t device, const char *uuid);
+/* Whether each entry of such a list names one of these devices. */
+bool mps_limits_name_devices(const char *list, const struct mps_shared *shared);
 /* The smaller of two limits, where 0 is none. */
 uint64_t mps_smaller_limit(uint64_t a, uint64_t b);
 

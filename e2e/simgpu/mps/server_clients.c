@@ -32,9 +32,9 @@ static void log_status(const struct mps_client_entry *entry, const char *status)
 
 /* ---- Coming ---- */
 
-static void fill_entry(struct mps_client_entry *entry, pid_t pid, uint32_t percentage) {
+static void fill_entry(struct mps_client_entry *entry, pid_t pid, const struct mps_message *hello) {
     static uint32_t ids;
-    uint32_t most = atomic_load(&shared->percentage);
+    uint32_t most = atomic_load(&shared->percentage), percentage = hello->value;
 
     for (int i = 0; i < SIM_MAX_GPUS; i++)
         atomic_store(&entry->contexts[i], 0);
@@ -42,6 +42,7 @@ static void fill_entry(struct mps_client_entry *entry, pid_t pid, uint32_t perce
     atomic_store(&entry->id, ids++);
     atomic_store(&entry->percentage, percentage > 0 && percentage < most ? percentage : most);
     atomic_store(&entry->pid_namespace, namespace_of(pid));
+    snprintf(entry->namespace, sizeof(entry->namespace), "%.*s", MPS_NAME - 1, hello->text);
     atomic_store(&entry->pid, (uint32_t)pid);
 }
 
@@ -60,7 +61,8 @@ void client_adopt(int fd, const struct mps_message *hello) {
         close(fd);
         return;
     }
-    fill_entry(entry, pid, hello->value);
+    fill_entry(entry, pid, hello);
+    answer.b = hello->b;
     answer.index = (uint32_t)(entry - shared->clients);
     answer.value = entry->percentage;
     snprintf(answer.text, sizeof(answer.text), "%s", shared_name());

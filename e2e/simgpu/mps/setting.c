@@ -68,6 +68,24 @@ uint64_t mps_limit_in(const char *list, uint32_t device, const char *uuid) {
     return limit;
 }
 
+static bool entry_names_device(const char *entry, const struct mps_shared *shared) {
+    for (uint32_t device = 0; device < shared->device_count; device++) {
+        if (names_device(entry, strcspn(entry, "=,"), device, shared->uuid[device]))
+            return true;
+    }
+    return false;
+}
+
+bool mps_limits_name_devices(const char *list, const struct mps_shared *shared) {
+    for (const char *entry = list; entry != NULL && *entry != '\0';) {
+        if (!entry_names_device(entry, shared))
+            return false;
+        entry += strcspn(entry, ",");
+        entry += *entry == ',';
+    }
+    return true;
+}
+
 uint64_t mps_smaller_limit(uint64_t a, uint64_t b) {
     return a == 0 || (b != 0 && b < a) ? b : a;
 }

@@ -342,6 +342,7 @@ int main(int argc, char **argv) {
         {"sharing", sharing_tests}, {"mps", mps_tests},           {"runtime", runtime_tests},
         {"texture", texture_tests}, {"graphics", graphics_tests}, {"node", node_tests},
         {"stream", stream_tests},   {"memop", memop_tests},       {"memory_limits", memory_limits_tests},
+        {"mps_v3", mps_v3_tests},
     };
     int passed = 0, failed = 0;
 

@@ -732,6 +732,50 @@ static void limits_that_change(void) {
     REMOVE();
 }
 
+/* A client in a namespace of MPS v3: 100 MiB, and no more in the cgroup. */
+static void take_as_client(void *unused) {
+    CUdeviceptr pointer;
+    size_t free, total;
+
+    (void)unused;
+    enter("a");
+    setenv("CUDA_MPS_PIPE_DIRECTORY", node_path("pipe/gpu/task"), 1);
+    context_on(0);
+    OK(cuMemGetInfo_v2(&free, &total));
+    CHECK_INT(total, 300 * MIB);
+    OK(cuMemAlloc_v2(&pointer, 100 * MIB));
+    CHECK_INT(cuMemAlloc_v2(&pointer, 200 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    say('y');
+    hear();
+}
+
+/* Runs the control daemon's program, which lies beside the tool. */
+static void mps_control(const char *arguments) {
+    char said[4096];
+
+    CHECK_INT(shell(said, sizeof(said), "%.*snvidia-cuda-mps-control %s",
+                    (int)(strrchr(tool_path, '/') + 1 - tool_path), tool_path, arguments),
+              0);
+}
+
+static void clients_of_mps_are_charged_themselves(void) {
+    struct worker client;
+
+    MAKE("a");
+    CHECK_INT(set(0, "a", 300 * MIB), 0);
+    mps_control("-d -p 3");
+    mps_control("server create gpu");
+    mps_control("namespace create task --server=gpu");
+    client = worker_start(take_as_client, NULL);
+    CHECK_INT(worker_hear(&client), 'y');
+    CHECK_INT(used("a"), 100 * MIB + GPU0_CONTEXT);
+    worker_tell(&client, 'e');
+    worker_join(&client);
+    mps_control("-q");
+    CHECK_INT(used("a"), 0);
+    REMOVE();
+}
+
 const struct test memory_limits_tests[] = {
     {"what the driver refuses", what_the_driver_refuses},
     {"only new drivers have limits", only_new_drivers_have_limits},
@@ -754,5 +798,6 @@ const struct test memory_limits_tests[] = {
     {"nodes do not see each other", nodes_do_not_see_each_other},
     {"never over the limit", never_over_the_limit},
     {"limits that change", limits_that_change},
+    {"clients of MPS are charged themselves", clients_of_mps_are_charged_themselves},
     {NULL, NULL},
 };

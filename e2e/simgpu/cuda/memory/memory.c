@@ -1,5 +1,6 @@
 /* Linear device memory: allocating, freeing, asking about it. */
 #include "cuda/image/module.h"
+#include "cuda/mps_client.h"
 #include "cuda/work/capture.h"
 #include "cuda/work/engine.h"
 #include "heap.h"
@@ -84,12 +85,15 @@ static void cap(uint64_t limit, uint64_t charged, size_t *free, size_t *total) {
         *free = limit - charged;
 }
 
-/* Of the process, by MPS, and of its cgroup. */
+/* Of the process, by MPS, and of its cgroup. That of a namespace of MPS v3 is in what is free, and not in the total (ai-dynamo's guide on limits with MPS). */
 static void apply_limits(int gpu, size_t *free, size_t *total) {
     struct sim_memory_limit cgroup;
+    size_t whole = *total;
 
     if (sim_limit_of(gpu) != 0)
         cap(sim_limit_of(gpu), sim_charged(gpu), free, total);
+    if (mps_client_namespace())
+        *total = whole;
     if (sim_memory_limit_shown(gpu, &cgroup))
         cap(cgroup.hard, cgroup.used, free, total);
 }
