@@ -43,7 +43,7 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 	if o.Compute == "" && (!own || claim.WhyNoShares(o.tasksMode()) == "") {
 		o.Compute = defaults.Compute
 	}
-	if o.Enforcement == "" && o.tasksMode() == claim.ModeSlice && o.instancesMode() == "" {
+	if o.Enforcement == "" && o.instancesMode() == "" && mayBeByDriver(o.tasksMode()) {
 		o.Enforcement = defaults.Enforcement
 	}
 	return o
@@ -124,17 +124,20 @@ func (o sharingOptions) parseTasks(p share.Policy) (share.Policy, error) {
 	return p, nil
 }
 
-// parseEnforcement returns what holds tasks to their limits. Only GPUs in mode slice have a choice: the driver limits no MIG
-// instance, and the clients of an MPS control daemon share a process.
+// mayBeByDriver reports whether there is a choice of what holds tasks to their limits: the driver limits no MIG instance.
+func mayBeByDriver(mode claim.Mode) bool { return mode == claim.ModeSlice || mode == claim.ModeMPS }
+
+// parseEnforcement returns what holds tasks to their limits.
 func (o sharingOptions) parseEnforcement(p share.Policy) (claim.Enforcement, error) {
 	e, err := claim.ParseEnforcement(o.Enforcement)
 	switch {
 	case err != nil:
 		return "", err
-	case p.Mode == claim.ModeSlice && o.instancesMode() == "":
+	case mayBeByDriver(p.Mode) && o.instancesMode() == "":
 		return e, nil
 	case e == claim.EnforcementDriver:
-		return "", fmt.Errorf("enforcement = %q is for GPUs in mode %q, got mode %q; remove it", e, claim.ModeSlice, o.Mode)
+		return "", fmt.Errorf("enforcement = %q is for GPUs in mode %q or %q, got mode %q; remove it", e, claim.ModeSlice, claim.ModeMPS,
+			o.Mode)
 	}
 	return "", nil
 }

@@ -38,6 +38,10 @@ type fakeManager struct {
 	ensured  int
 	// serverless has no server be started.
 	serverless bool
+	// v3 is whether daemons have namespaces; namespaces were assigned last.
+	v3         bool
+	namespaces []mps.Namespace
+	assignErr  error
 }
 
 func newFakeManager(owned ...string) *fakeManager {
@@ -68,6 +72,13 @@ func (k *fakeManager) Serve(_ context.Context, uuid string) error {
 	return nil
 }
 
+func (k *fakeManager) Assign(_ context.Context, _ string, namespaces []mps.Namespace) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.namespaces = namespaces
+	return k.assignErr
+}
+
 func (k *fakeManager) Clients(context.Context, string) ([]int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -78,7 +89,7 @@ func (k *fakeManager) Status(uuid string) mps.Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.running[uuid] {
-		return mps.Status{Running: true}
+		return mps.Status{Running: true, Namespaces: k.v3}
 	}
 	return mps.Status{Reason: "it fell over"}
 }

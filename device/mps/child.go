@@ -28,7 +28,7 @@ type childTask struct {
 	// Identity is the file in which it records its identity.
 	Identity string   `json:"identity"`
 	Args     []string `json:"args"`
-	OneUser  bool     `json:"one_user"`
+	kind
 }
 
 // ChildMain becomes a daemon if the process was started to do so, and returns at once otherwise. A binary that uses this
@@ -64,7 +64,7 @@ func become(args []string) error {
 		return fmt.Errorf("read the mount namespace: %w", err)
 	}
 	// Written before the daemon starts: one without a record could never be ended.
-	if err := writeJSON(task.Identity, identity{Process: self, Namespace: namespace, OneUser: task.OneUser}); err != nil {
+	if err := writeJSON(task.Identity, identity{Process: self, Namespace: namespace, kind: task.kind}); err != nil {
 		return err
 	}
 	// The driver's libraries in our binary may have opened files without O_CLOEXEC.

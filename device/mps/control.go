@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,8 @@ type control struct {
 	env []string
 	// timeout bounds one command.
 	timeout time.Duration
+	// v3 is whether the daemon has the commands of MPS v3.
+	v3 bool
 }
 
 // FindProgram finds the control daemon's program in a driver root.
@@ -46,7 +49,11 @@ func (m *Manager) control(uuid string) (*control, error) {
 	if err := link(library, filepath.Join(d.library(), driverroot.CUDALibrary)); err != nil {
 		return nil, err
 	}
-	return &control{uuid: uuid, program: program, timeout: m.timing.answer, env: []string{
+	id, err := d.readIdentity()
+	if err != nil {
+		return nil, err
+	}
+	return &control{uuid: uuid, program: program, timeout: m.timing.answer, v3: id.V3, env: []string{
 		"PATH=" + filepath.Dir(program) + ":/usr/bin:/bin",
 		// The directory with the link is for driver roots in which links lead elsewhere than on the host.
 		"LD_LIBRARY_PATH=" + d.library() + ":" + filepath.Dir(library),
@@ -71,15 +78,23 @@ func link(target, at string) error {
 	return nil
 }
 
-// run has the daemon run a command, and returns the output.
+// run has the daemon run a command, and returns the output. Commands are arguments in MPS v3, and input before.
 func (c *control) run(ctx context.Context, command string) (string, error) {
+	if c.v3 {
+		return c.exec(ctx, command, nil, strings.Fields(command)...)
+	}
+	return c.exec(ctx, command, strings.NewReader(command+"\n"))
+}
+
+// exec runs the program; the command is for errors.
+func (c *control) exec(ctx context.Context, command string, input io.Reader, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var output bytes.Buffer
-	program := exec.CommandContext(ctx, c.program)
+	program := exec.CommandContext(ctx, c.program, args...)
 	program.Env = c.env
 	program.Dir = "/"
-	program.Stdin = strings.NewReader(command + "\n")
+	program.Stdin = input
 	program.Stdout, program.Stderr = &output, &output
 	program.WaitDelay = time.Second
 	if err := program.Run(); err != nil {
@@ -96,8 +111,29 @@ func (c *control) answers(ctx context.Context) error {
 
 // servers returns the process IDs of the daemon's servers.
 func (c *control) servers(ctx context.Context) ([]int, error) {
+	if c.v3 {
+		return c.readyServers(ctx)
+	}
 	text, err := c.run(ctx, "get_server_list")
 	return numbers(text), err
+}
+
+// startServer has the daemon start a server, and returns what it says.
+func (c *control) startServer(ctx context.Context) (string, error) {
+	if c.v3 {
+		return c.createServer(ctx), nil
+	}
+	return c.run(ctx, "start_server -uid "+strconv.Itoa(os.Geteuid()))
+}
+
+// quit has the daemon end.
+func (c *control) quit(ctx context.Context) error {
+	command := "quit -t 3"
+	if c.v3 {
+		command = "-q"
+	}
+	_, err := c.run(ctx, command)
+	return err
 }
 
 // clients returns the process IDs of the clients of the daemon's servers.
@@ -105,6 +141,9 @@ func (c *control) clients(ctx context.Context) ([]int, error) {
 	servers, err := c.servers(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if c.v3 && len(servers) > 0 {
+		return c.namespaceClients(ctx)
 	}
 	var clients []int
 	for _, server := range servers {

@@ -28,6 +28,14 @@ func (d dirs) client() string { return filepath.Join(d.root, mpsdir.Client) }
 // shm is the /dev/shm of the daemon and its clients.
 func (d dirs) shm() string { return filepath.Join(d.root, mpsdir.Shm) }
 
+// namespace is the directory that the containers of a claim have, in MPS v3.
+func (d dirs) namespace(name string) string { return filepath.Join(d.root, mpsdir.Namespaces, name) }
+
+// namespaceSocket is where the daemon listens for the clients in a namespace.
+func (d dirs) namespaceSocket(name string) string {
+	return filepath.Join(d.pipe(), serverName, name, mpsdir.Control)
+}
+
 func (d dirs) log() string         { return filepath.Join(d.root, "log") }
 func (d dirs) library() string     { return filepath.Join(d.root, "lib") }
 func (d dirs) control() string     { return filepath.Join(d.pipe(), mpsdir.Control) }
@@ -112,27 +120,36 @@ var shared = []string{mpsdir.Control, mpsdir.Lock, "log"}
 // it, and clients cannot replace it, because containers have the directory read-only.
 func (d dirs) publish() error {
 	for _, name := range shared {
-		from, fresh := filepath.Join(d.pipe(), name), filepath.Join(d.client(), ".new")
-		_ = os.Remove(fresh)
-		err := os.Link(from, fresh)
-		if errors.Is(err, fs.ErrNotExist) && name != mpsdir.Control {
-			continue
+		err := publishFile(filepath.Join(d.pipe(), name), d.client())
+		if err != nil && (!errors.Is(err, fs.ErrNotExist) || name == mpsdir.Control) {
+			return err
 		}
-		if err == nil {
-			err = os.Rename(fresh, filepath.Join(d.client(), name))
-		}
-		if err != nil {
-			return fmt.Errorf("publish the socket of an MPS control daemon: %w", err)
-		}
-		_ = os.Remove(fresh) // renaming a hard link to another one of the same file does nothing
 	}
 	return nil
 }
 
-// withdraw removes the files of a daemon that has ended from the clients' directory.
+// publishFile links a file into a directory, in the place of an older one.
+func publishFile(from, dir string) error {
+	fresh := filepath.Join(dir, ".new")
+	_ = os.Remove(fresh)
+	err := os.Link(from, fresh)
+	if err == nil {
+		err = os.Rename(fresh, filepath.Join(dir, filepath.Base(from)))
+	}
+	if err != nil {
+		return fmt.Errorf("publish the socket of an MPS control daemon: %w", err)
+	}
+	_ = os.Remove(fresh) // renaming a hard link to another one of the same file does nothing
+	return nil
+}
+
+// withdraw removes the files of a daemon that has ended from the clients' directories.
 func (d dirs) withdraw() {
 	for _, name := range shared {
 		_ = os.Remove(filepath.Join(d.client(), name))
+	}
+	for _, name := range d.published() {
+		_ = os.Remove(filepath.Join(d.namespace(name), mpsdir.Control))
 	}
 }
 
@@ -153,7 +170,14 @@ type identity struct {
 	Process proc.ID `json:"process"`
 	// Namespace is its mount namespace, in which only the daemon and its servers are.
 	Namespace string `json:"namespace"`
-	OneUser   bool   `json:"one_user"`
+	kind
+}
+
+// kind is in which of its ways a daemon was started.
+type kind struct {
+	OneUser bool `json:"one_user"`
+	// V3 is whether it is a daemon of MPS v3, with namespaces.
+	V3 bool `json:"v3,omitempty"`
 }
 
 // readIdentity returns the recorded identity; the zero value if no daemon was started.

@@ -44,7 +44,8 @@ func (m *Manager) quit(ctx context.Context, uuid string, id identity) error {
 	defer cancel()
 	daemon, err := m.control(uuid)
 	if err == nil {
-		_, err = daemon.run(timed, "quit -t 3")
+		daemon.v3 = id.V3
+		err = daemon.quit(timed)
 	}
 	if err == nil && p.wait(timed) {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,6 +28,9 @@ func TestMain(m *testing.M) {
 	ChildMain()
 	switch filepath.Base(os.Args[0]) {
 	case controlProgram:
+		if slices.Contains(os.Args, "-p") {
+			fail("what is -p?")
+		}
 		if len(os.Args) > 1 {
 			fakeDaemon()
 		}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -88,6 +87,8 @@ type Status struct {
 	Reason string
 	// OneUser is whether the daemon serves programs of one user of the host at a time.
 	OneUser bool
+	// Namespaces is whether the daemon has a namespace for each claim.
+	Namespaces bool
 }
 
 // DownError says that a GPU's daemon could not be started.
@@ -167,7 +168,7 @@ func (m *Manager) Serve(ctx context.Context, uuid string) error {
 	for first, pause := true, 10*time.Millisecond; ; first, pause = false, min(2*pause, longPause) {
 		// It is told again: the server before may have had the GPU still, or another daemon may have taken the place of this one.
 		if first || pause == longPause {
-			output, err = daemon.run(timed, "start_server -uid "+strconv.Itoa(os.Geteuid()))
+			output, err = daemon.startServer(timed)
 			if err != nil && first {
 				return err
 			}

@@ -17,8 +17,7 @@ import (
 type process struct {
 	pid  int
 	file *os.File
-	// oneUser is whether it serves programs of one user at a time.
-	oneUser bool
+	kind
 	// log is the file with its output.
 	log string
 	// ended is closed when the process has ended, and stopped when the wait for it has ended.
@@ -33,7 +32,7 @@ func follow(pid int, id identity, log string) (*process, error) {
 		return nil, fmt.Errorf("watch process %d: %w", pid, err)
 	}
 	p := &process{
-		pid: pid, file: os.NewFile(uintptr(fd), "pidfd"), oneUser: id.OneUser, log: log,
+		pid: pid, file: os.NewFile(uintptr(fd), "pidfd"), kind: id.kind, log: log,
 		ended: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	go p.run()

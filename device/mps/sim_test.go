@@ -33,8 +33,13 @@ type simulated struct {
 
 func newSimulated(t *testing.T) *simulated {
 	t.Helper()
+	return newSimulatedOf(t, "h200x2.conf")
+}
+
+func newSimulatedOf(t *testing.T, topology string) *simulated {
+	t.Helper()
 	needs.Root(t, "to start an MPS control daemon")
-	node := simtest.H200x2(t)
+	node := simtest.New(t, topology)
 	// Programs run as other users, too.
 	must.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(node.DriverRoot)), 0o755))
 	gpus := nvml.New(node.DriverRoot)
@@ -53,6 +58,12 @@ type program struct {
 // start starts a program in the directories that a container would have of a daemon; without a daemon where there is no uuid.
 func (s *simulated) start(t *testing.T, uuid, what string, user uint32, env ...string) *program {
 	t.Helper()
+	return s.startIn(t, uuid, s.dirs(uuid).client(), what, user, env...)
+}
+
+// startIn is start with one of the directories for containers.
+func (s *simulated) startIn(t *testing.T, uuid, pipes, what string, user uint32, env ...string) *program {
+	t.Helper()
 	probe, err := filepath.Abs("../../build/e2e/gpu-probe")
 	must.NoError(t, err)
 	must.FileExists(t, probe, must.Sprint("make test-setup builds it"))
@@ -61,7 +72,7 @@ func (s *simulated) start(t *testing.T, uuid, what string, user uint32, env ...s
 	script := `exec "$@"`
 	if uuid != "" {
 		d := s.dirs(uuid)
-		script = `mount --bind ` + d.shm() + ` /dev/shm && mount --bind -o ro ` + d.client() + ` /tmp/mps && mount -o remount,bind,ro /tmp/mps && exec "$@"`
+		script = `mount --bind ` + d.shm() + ` /dev/shm && mount --bind -o ro ` + pipes + ` /tmp/mps && mount -o remount,bind,ro /tmp/mps && exec "$@"`
 		must.NoError(t, os.MkdirAll("/tmp/mps", 0o755))
 		env = append(env, "CUDA_MPS_PIPE_DIRECTORY=/tmp/mps")
 	}

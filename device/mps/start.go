@@ -21,6 +21,17 @@ import (
 // until the server of another user has no clients.
 const multiuser = "-multiuser-server"
 
+// options are the daemon's options. Those of MPS v3 are on NVIDIA's page "MPS v3 Interface".
+func (k kind) options() []string {
+	switch {
+	case k.V3:
+		return []string{"-p", "3", "--multiuser"}
+	case k.OneUser:
+		return nil
+	}
+	return []string{multiuser}
+}
+
 // errEarly is the error of a daemon that ended before it answered.
 var errEarly = errors.New("before it answered")
 
@@ -47,6 +58,7 @@ func (m *Manager) start(ctx context.Context, uuid string, earlier identity) (*pr
 	if id.Process.PID == 0 {
 		id = earlier
 	}
+	daemon.v3 = id.V3
 	if p, err := m.adopt(ctx, uuid, daemon, id); p != nil || err != nil {
 		return p, err
 	}
@@ -81,7 +93,7 @@ func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id id
 		return nil, nil
 	}
 	log.Info("took over the MPS control daemon of a GPU")
-	if len(closedFor) > 0 {
+	if len(closedFor) > 0 || id.V3 {
 		return p, nil
 	}
 	return p, m.dirs(uuid).publish()
@@ -104,14 +116,21 @@ func (m *Manager) open(ctx context.Context, uuid string, daemon *control) (close
 	return nil, fmt.Errorf("it accepts no clients: %w", err)
 }
 
-// launchAny starts a daemon for all users or, if it is too old for that, for one at a time. Whether it knows the option is
-// found out by trying, because its output is not meant for programs.
+// launchAny starts a daemon with namespaces, if there are any. Otherwise it starts one for all users or, if it is too old for
+// that, for one at a time. Whether it knows that option is found out by trying, because its output is not meant for programs.
 func (m *Manager) launchAny(ctx context.Context, uuid string, daemon *control) (*process, error) {
-	p, err := m.launch(ctx, uuid, daemon, false)
+	if daemon.knowsV3(ctx) && len(m.dirs(uuid).namespaceSocket(longestName)) <= longestSocket {
+		p, err := m.launch(ctx, uuid, daemon, kind{V3: true})
+		if !errors.Is(err, errEarly) || ctx.Err() != nil {
+			return p, err
+		}
+		m.options.Logger.Warn("the MPS control daemon of a GPU does not start with namespaces", "gpu", uuid, "error", err)
+	}
+	p, err := m.launch(ctx, uuid, daemon, kind{})
 	if !errors.Is(err, errEarly) || ctx.Err() != nil {
 		return p, err
 	}
-	p, retryErr := m.launch(ctx, uuid, daemon, true)
+	p, retryErr := m.launch(ctx, uuid, daemon, kind{OneUser: true})
 	if retryErr != nil {
 		return nil, retryErr
 	}
@@ -121,13 +140,11 @@ func (m *Manager) launchAny(ctx context.Context, uuid string, daemon *control) (
 }
 
 // launch starts a daemon and returns when it answers.
-func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, oneUser bool) (*process, error) {
+func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, k kind) (*process, error) {
 	d := m.dirs(uuid)
-	args := []string{daemon.program, "-f"}
-	if !oneUser {
-		args = append(args, multiuser)
-	}
-	task, err := json.Marshal(childTask{Shm: d.shm(), Identity: d.identity(), Args: args, OneUser: oneUser})
+	daemon.v3 = k.V3
+	args := append([]string{daemon.program, "-f"}, k.options()...)
+	task, err := json.Marshal(childTask{Shm: d.shm(), Identity: d.identity(), Args: args, kind: k})
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +165,7 @@ func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, oneU
 	if err := child.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", daemon.program, err)
 	}
-	p, err := follow(child.Process.Pid, identity{OneUser: oneUser}, d.output())
+	p, err := follow(child.Process.Pid, identity{kind: k}, d.output())
 	if err != nil {
 		_ = child.Process.Kill()
 		_ = child.Wait()
@@ -162,15 +179,16 @@ func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, oneU
 		p.leave()
 		return nil, err
 	}
-	m.options.Logger.Info("started the MPS control daemon of a GPU", "gpu", uuid, "pid", p.pid, "one_user", oneUser)
+	m.options.Logger.Info("started the MPS control daemon of a GPU", "gpu", uuid, "pid", p.pid, "one_user", k.OneUser, "namespaces", k.V3)
 	return p, nil
 }
 
-// settle waits until a daemon answers, and lets clients at it.
+// settle waits until a daemon answers, and lets clients at it, unless they are to have namespaces: see Manager.Assign.
 func (m *Manager) settle(ctx context.Context, d dirs, daemon *control, p *process) error {
-	if err := untilAnswer(ctx, d, daemon, p); err != nil {
+	if err := untilAnswer(ctx, d, daemon, p); err != nil || p.V3 {
 		return err
 	}
+	_ = os.RemoveAll(d.namespace("")) // of a daemon of MPS v3 before
 	return d.publish()
 }
 

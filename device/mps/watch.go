@@ -134,7 +134,7 @@ func (w *watch) check(p *process) (reason string) {
 	case len(closedFor) > 0:
 		w.set(closing, Status{Reason: "its socket for clients is gone; it is replaced when its clients have ended: " + listProcesses(closedFor)})
 	default:
-		w.set(running, Status{Running: true, OneUser: p.oneUser})
+		w.set(running, Status{Running: true, OneUser: p.OneUser, Namespaces: p.V3})
 	}
 	return ""
 }

@@ -102,7 +102,7 @@ func New(ctx context.Context, node Node, claims []Claim) (Modifier, error) {
 	}
 	edits := Modifiers{LinuxContainer{}, devices, ForeignHooks{}}
 	if !anyShadowed(claims) {
-		return append(edits, binding, otherGPUsCheck{binding: binding}, Environment{}, lockedFlags{}), nil
+		return append(edits, mps, binding, otherGPUsCheck{binding: binding}, Environment{}, lockedFlags{}), nil
 	}
 	governed := slices.ContainsFunc(claims, func(c Claim) bool { return c.Governed() })
 	libraries := shadow.Libraries{

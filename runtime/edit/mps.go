@@ -1,6 +1,7 @@
 package edit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -54,7 +55,10 @@ func (e *MPSDownError) Retriable() bool { return true }
 
 // mpsClient makes the container's programs clients of the MPS control daemon of the claim's GPU.
 type mpsClient struct {
-	dir        string
+	dir string
+	// namespace is the directory of the claim's namespace, below dir, with MPS v3: the daemon has the limits then. A claim without
+	// one has them in the container's environment.
+	namespace  string
 	limitBytes uint64
 	percentage int
 }
@@ -73,14 +77,20 @@ func newMPSClient(node Node, claims []Claim) (Modifiers, error) {
 			"behind an MPS control daemon see its GPU only, so a container has one claim in mode mps or several of other modes; "+
 			"ask for one device, or for a GPU in another mode", c.ID, other.ID, other.Mode, other.PhysicalGPU())
 	}
-	dir := mpsdir.Of(node.RunDir, c.PhysicalGPU())
-	for _, needed := range []string{filepath.Join(dir, mpsdir.Client, mpsdir.Control), filepath.Join(dir, mpsdir.Shm)} {
+	m := mpsClient{dir: mpsdir.Of(node.RunDir, c.PhysicalGPU()), limitBytes: c.LimitBytes, percentage: c.MPS.Percentage}
+	if namespace := filepath.Join(mpsdir.Namespaces, c.ID); m.has(namespace) {
+		m.namespace = namespace
+	}
+	for _, needed := range []string{filepath.Join(m.dir, m.pipes(), mpsdir.Control), filepath.Join(m.dir, mpsdir.Shm)} {
 		if _, err := os.Stat(needed); err != nil {
 			return nil, &MPSDownError{GPUUUID: c.PhysicalGPU(), err: err}
 		}
 	}
-	return Modifiers{mpsClient{dir: dir, limitBytes: c.LimitBytes, percentage: c.MPS.Percentage}}, nil
+	return Modifiers{m}, nil
 }
+
+// pipes returns the directory with the socket of the container's programs.
+func (m mpsClient) pipes() string { return cmp.Or(m.namespace, mpsdir.Client) }
 
 // Modify replaces mounts of the engine or the job by the daemon's, and variables of the image or the job by the claim's
 // limits. The mounts are appended, so that no mount of the job hides them.
@@ -92,11 +102,17 @@ func (m mpsClient) Modify(spec *specs.Spec) error {
 		at := ocispec.ContainerPath(mount.Destination)
 		return at == mpsShmAt || at == mpsPipesAt || strings.HasPrefix(at, mpsPipesAt+"/")
 	})
-	spec.Mounts = append(spec.Mounts, m.mount(mpsdir.Client, mpsPipesAt, mpsPipesAccess), m.mount(mpsdir.Shm, mpsShmAt, mpsShmAccess))
+	spec.Mounts = append(spec.Mounts, m.mount(m.pipes(), mpsPipesAt, mpsPipesAccess), m.mount(mpsdir.Shm, mpsShmAt, mpsShmAccess))
+	setVariable(spec, mpsPipesEnv, mpsPipesAt)
+	if m.namespace != "" {
+		// One of the image or the job could only lower the namespace's limit, or end it: it does so if it names other GPUs.
+		removeVariable(spec, mpsMemoryEnv)
+		removeVariable(spec, mpsPercentageEnv)
+		return nil
+	}
 	if lock := filepath.Join(mpsdir.Client, mpsdir.Lock); m.has(lock) {
 		spec.Mounts = append(spec.Mounts, m.mount(lock, filepath.Join(mpsPipesAt, mpsdir.Lock), mpsLockAccess))
 	}
-	setVariable(spec, mpsPipesEnv, mpsPipesAt)
 	// The daemon sees one GPU, which is number 0 for its clients. A limit of 0 would mean no limit.
 	setVariable(spec, mpsMemoryEnv, fmt.Sprintf("0=%dM", max(1, m.limitBytes>>20)))
 	setVariable(spec, mpsPercentageEnv, strconv.Itoa(m.percentage))
@@ -144,9 +160,13 @@ func isHostShm(source string) bool {
 
 // setVariable sets a variable in the container's environment.
 func setVariable(spec *specs.Spec, name, value string) {
+	removeVariable(spec, name)
+	spec.Process.Env = append(spec.Process.Env, name+"="+value)
+}
+
+func removeVariable(spec *specs.Spec, name string) {
 	spec.Process.Env = slices.DeleteFunc(slices.Clone(spec.Process.Env), func(entry string) bool {
 		before, _, _ := strings.Cut(entry, "=")
 		return before == name
 	})
-	spec.Process.Env = append(spec.Process.Env, name+"="+value)
 }

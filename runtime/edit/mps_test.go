@@ -161,3 +161,42 @@ func TestMPS_NotForOthers(t *testing.T) {
 	must.SliceEmpty(t, mountsAt(spec, "/tmp/nvidia-mps", "/dev/shm"))
 	must.StrNotContains(t, strings.Join(spec.Process.Env, " "), "CUDA_MPS")
 }
+
+// With MPS v3 a container has the directory of its claim's namespace alone, and the daemon has the limits.
+func TestMPS_Namespace(t *testing.T) {
+	node := testNode(t)
+	dir := startMPS(t, node.RunDir, runtimetest.GPU0)
+	runtimetest.WriteFile(t, filepath.Join(dir, "ns/aaaaaaaa/control"), "")
+	runtimetest.WriteFile(t, filepath.Join(dir, "ns/bbbbbbbb/control"), "")
+	for name, enforcement := range map[string]claim.Enforcement{"by the driver": claim.EnforcementDriver, "by the library": ""} {
+		t.Run(name, func(t *testing.T) {
+			made := mpsClaim("aaaaaaaa", runtimetest.GPU0, 0)
+			made.Enforcement = enforcement
+			edits, err := New(t.Context(), node, []Claim{made})
+			must.NoError(t, err)
+			spec := runtimetest.ContainerSpec()
+			// It names a GPU that the container does not have, which would end the namespace's limit.
+			spec.Process.Env = append(spec.Process.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G,1=1G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
+			must.NoError(t, edits.Modify(spec))
+			must.Len(t, 2, mountsAt(spec, "/tmp/nvidia-mps", "/tmp/nvidia-mps/control_lock", "/dev/shm"))
+			mount := runtimetest.MountAt(t, spec, "/tmp/nvidia-mps")
+			must.Eq(t, filepath.Join(dir, "ns/aaaaaaaa"), mount.Source)
+			must.SliceContains(t, mount.Options, "ro")
+			env := strings.Join(spec.Process.Env, " ")
+			must.StrContains(t, env, "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps")
+			must.StrNotContains(t, env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+			must.StrNotContains(t, env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+			must.Eq(t, enforcement == "", len(mountsAt(spec, "/.tranche")) > 0, must.Sprint("the region of the shadow library"))
+		})
+	}
+}
+
+// A namespace whose socket is gone is no reason to use another one: the program would be without MPS.
+func TestMPS_NamespaceIsDown(t *testing.T) {
+	node := testNode(t)
+	dir := startMPS(t, node.RunDir, runtimetest.GPU0)
+	must.NoError(t, os.MkdirAll(filepath.Join(dir, "ns/aaaaaaaa"), 0o755))
+	_, err := New(t.Context(), node, []Claim{mpsClaim("aaaaaaaa", runtimetest.GPU0, 0)})
+	var down *MPSDownError
+	must.True(t, errors.As(err, &down), must.Sprint(err))
+}

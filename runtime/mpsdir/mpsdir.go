@@ -7,6 +7,9 @@ import "path/filepath"
 const (
 	// Client is the part of the daemon's directory that clients have: Control, Lock, and the pipe into its log.
 	Client = "client"
+	// Namespaces has a directory for each claim that has a namespace of MPS v3, by the claim's ID. It has Control alone, which is
+	// the namespace's socket.
+	Namespaces = "ns"
 	// Shm is the file system in which the daemon's servers and their clients share memory.
 	Shm = "shm"
 	// Control is the socket on which the daemon listens for clients.

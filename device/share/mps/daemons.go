@@ -3,6 +3,7 @@ package mps
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ const (
 type Manager interface {
 	Ensure(ctx context.Context, uuid string) error
 	Serve(ctx context.Context, uuid string) error
+	Assign(ctx context.Context, uuid string, namespaces []mps.Namespace) error
 	Clients(ctx context.Context, uuid string) ([]int, error)
 	Status(uuid string) mps.Status
 	Changed() <-chan struct{}
@@ -59,6 +61,9 @@ type Daemons struct {
 	Options
 	log     share.ChangeLog
 	running sync.WaitGroup
+
+	// assigning is held while the claims of a GPU get their namespaces, so that an older list of claims is not the last one.
+	assigning sync.Mutex
 
 	mu sync.Mutex
 	// changing are GPUs whose daemon is being changed.
@@ -195,7 +200,60 @@ func (d *Daemons) ensure(ctx context.Context, g *share.GPU) error {
 			return bypassError(g, bypassing)
 		}
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return d.assign(ctx, g.UUID)
+}
+
+// assign gives each claim on a GPU its namespace, if the daemon has namespaces: also dormant ones, which may start again, and again
+// after a restart of the daemon.
+func (d *Daemons) assign(ctx context.Context, uuid string) error {
+	if !d.Manager.Status(uuid).Namespaces {
+		return nil
+	}
+	d.assigning.Lock()
+	defer d.assigning.Unlock()
+	claims, _, err := d.Ledger.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list the claims on %s: %w", uuid, err)
+	}
+	var wanted []mps.Namespace
+	for _, c := range claims {
+		if c.Mode == claim.ModeMPS && c.PhysicalGPU() == uuid {
+			wanted = append(wanted, namespaceOf(c))
+		}
+	}
+	return d.Manager.Assign(ctx, uuid, wanted)
+}
+
+// namespaceOf returns the namespace of a claim. Where the driver limits the container's memory, programs see the limit as the GPU's
+// total, which a limit of the namespace would not do.
+func namespaceOf(c *claim.Claim) mps.Namespace {
+	n := mps.Namespace{Name: c.ID, Percentage: c.MPS.Percentage}
+	if !c.ByDriver() {
+		n.LimitBytes = c.LimitBytes
+	}
+	return n
+}
+
+// enforced returns the GPU with what there is to say about its driver's limits: they are used with namespaces only.
+func (d *Daemons) enforced(g *share.GPU) *share.GPU {
+	if g.NoDriverLimits != "" || d.Manager.Status(g.UUID).Namespaces {
+		return g
+	}
+	without := *g
+	without.NoDriverLimits = "its MPS control daemon has no namespaces, which come with driver 615"
+	return &without
+}
+
+// checkEnforcement returns an error if the driver is to hold tasks to their limits, and does not.
+func (d *Daemons) checkEnforcement(g *share.GPU) error {
+	if g = d.enforced(g); g.Enforcement == claim.EnforcementDriver && g.NoDriverLimits != "" {
+		return &waitsError{fmt.Sprintf("enforcement = %q, but the driver cannot limit memory on the GPU %s: %s", g.Enforcement, g,
+			g.NoDriverLimits)}
+	}
+	return nil
 }
 
 // contextBytes returns the memory of a context on a GPU that is behind its daemon, or is to be.

@@ -63,9 +63,11 @@ func (m *Mode) Problem(g *share.GPU) string {
 
 // Groups implements share.Mode.
 func (m *Mode) Groups(g *share.GPU, o *share.Occupancy) []*ndevice.DeviceGroup {
-	group := slice.Group(g, o, share.IsolationMPS)
+	group := slice.Group(m.Daemons.enforced(g), o, share.IsolationMPS)
 	if reason := m.Daemons.problem(g.UUID); reason != "" && o.Earlier[g.UUID] == nil {
 		share.MarkUnhealthy(group, reason)
+	} else if err := m.Daemons.checkEnforcement(g); err != nil {
+		share.MarkUnhealthy(group, err.Error())
 	}
 	return []*ndevice.DeviceGroup{group}
 }
@@ -73,7 +75,8 @@ func (m *Mode) Groups(g *share.GPU, o *share.Occupancy) []*ndevice.DeviceGroup {
 // Has implements share.Mode.
 func (m *Mode) Has(g *share.GPU, id string) bool { return g.HasSlice(id) }
 
-// Reserve implements share.Mode. It starts the daemon first: without it, the task's programs would find no GPU at all.
+// Reserve implements share.Mode. It starts the daemon first: without it, the task's programs would find no GPU at all. The claim has
+// its namespace when it returns.
 func (m *Mode) Reserve(ctx context.Context, devices []share.Device) (*share.Reservation, error) {
 	g, err := share.OneGPU(devices, m.MaxSlices)
 	if err != nil {
@@ -82,17 +85,26 @@ func (m *Mode) Reserve(ctx context.Context, devices []share.Device) (*share.Rese
 	if err := m.Daemons.ensure(ctx, g); err != nil {
 		return nil, err
 	}
+	if err := m.Daemons.checkEnforcement(g); err != nil {
+		return nil, err
+	}
 	contextBytes, err := m.Daemons.contextBytes(ctx, g)
 	if err != nil {
 		return nil, err
 	}
-	request, err := slice.Request(g, devices, contextBytes)
+	request, err := slice.Request(m.Daemons.enforced(g), devices, contextBytes)
 	if err != nil {
 		return nil, err
 	}
 	request.MPS = &claim.MPS{Percentage: percentage(len(devices), g.SliceCount)}
-	tokens, err := m.Ledger.Make(ctx, request)
-	return &share.Reservation{Tokens: tokens}, err
+	claims, tokens, err := m.Ledger.ReserveAll(ctx, []claim.Request{request})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Daemons.assign(ctx, g.UUID); err != nil {
+		return nil, errors.Join(err, m.Ledger.DropInUse(context.WithoutCancel(ctx), claims[0].ID))
+	}
+	return &share.Reservation{Tokens: tokens}, nil
 }
 
 // percentage returns the share of the multiprocessors that goes with slices. It is rounded up: MPS accepts whole percents
