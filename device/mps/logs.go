@@ -26,10 +26,10 @@ func (d dirs) openOutput() (*os.File, error) {
 
 // boundLogs truncates files that have become too large. The daemon keeps them open, and has no command to reopen them.
 func (d dirs) boundLogs(logger hclog.Logger) {
-	entries, _ := os.ReadDir(d.log())
-	for _, entry := range entries {
-		path := filepath.Join(d.log(), entry.Name())
-		info, err := entry.Info()
+	paths, _ := filepath.Glob(filepath.Join(d.log(), "*.log")) // the pattern is a good one
+	paths = append(paths, filepath.Join(d.log(), serverName, "server.log"))
+	for _, path := range paths {
+		info, err := os.Lstat(path)
 		if err != nil || !info.Mode().IsRegular() || allocated(info) <= maxLogBytes {
 			continue
 		}

@@ -58,6 +58,9 @@ func TestSimulated_namespaces(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceContainsAll(t, clients, []int{first.cmd.Process.Pid, second.cmd.Process.Pid})
 
+	// Who comes by a wrong directory is without MPS, and does not get the GPU.
+	s.startIn(t, uuid, t.TempDir(), "fill", 0, "CUDA_VISIBLE_DEVICES="+uuid).says(t, `"name":"CUDA_ERROR_DEVICE_UNAVAILABLE"`)
+
 	// The second claim is gone, and the first stays as it is.
 	second.end()
 	must.NoError(t, s.Assign(t.Context(), uuid, []Namespace{limited}))
