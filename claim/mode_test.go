@@ -255,6 +255,10 @@ func TestModes_Refused(t *testing.T) {
 		"slices without a limit": {
 			Request{GPU: testGPU, Slices: []string{"s"}, LimitBytes: 1, Unlimited: true}, "has a limit for each claim",
 		},
+		"no limit for the driver": {
+			Request{GPU: testGPU, Slices: []string{"s"}, LimitBytes: 1, Unlimited: true, Mode: ModeExclusive, Enforcement: EnforcementDriver},
+			"requires a limit in mode slice or mps",
+		},
 		"no GPU": {inMode(ModeExclusive, GPU{}, "s"), "names no GPU"},
 	} {
 		t.Run(name, func(t *testing.T) {

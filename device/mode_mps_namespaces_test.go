@@ -42,16 +42,26 @@ func TestMPS_namespaces(t *testing.T) {
 
 // Before MPS v3 the library enforces limits, and a GPU on which the driver is to do that has nothing to offer.
 func TestMPS_enforcementWithoutNamespaces(t *testing.T) {
+	needs.Root(t, "to make cgroups")
 	g := nvmltest.H200(0)
-	p := newMPSPlugin(t, nvmltest.New(g), newFakeManager(), nil)
+	driver := nvmltest.New(g)
+	driver.AllowMemoryLimits()
+	p := newMPSPlugin(t, driver, newFakeManager(), nil)
 	group := next(t, fingerprint(t, p)).Devices[0]
 	must.Eq(t, structs.NewStringAttribute("library"), group.Attributes["enforcement"])
 	must.MapEmpty(t, unhealthy(group))
-
-	p = newMPSPlugin(t, nvmltest.New(g), newFakeManager(), map[string]any{"enforcement": "driver"})
-	must.MapLen(t, 7, unhealthy(next(t, fingerprint(t, p)).Devices[0]))
 	_, err := p.Reserve(sliceIDs(g, 0))
-	must.ErrorContains(t, err, `enforcement = "driver", but the driver cannot limit memory`)
+	must.NoError(t, err)
+	must.Eq(t, claim.EnforcementLibrary, claimsOf(t, p)[0].Enforced())
+
+	p = newMPSPlugin(t, driver, newFakeManager(), map[string]any{"enforcement": "driver"})
+	reasons := unhealthy(next(t, fingerprint(t, p)).Devices[0])
+	must.MapLen(t, 7, reasons)
+	for _, reason := range reasons {
+		must.StrContains(t, reason, "its MPS control daemon has no namespaces")
+	}
+	_, err = p.Reserve(sliceIDs(g, 0))
+	must.ErrorContains(t, err, "its MPS control daemon has no namespaces")
 	must.SliceEmpty(t, claimsOf(t, p))
 }
 

@@ -1,13 +1,13 @@
 package mps
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -112,9 +112,10 @@ func (d dirs) isServer(pid int, namespace string) bool {
 		return false
 	}
 	environ, err := os.ReadFile(filepath.Join(at, "environ"))
-	mark := []byte("CUDA_MPS_PIPE_DIRECTORY=" + d.pipe())
-	for _, entry := range bytes.Split(environ, []byte{0}) {
-		if bytes.Equal(entry, mark) {
+	for entry := range strings.SplitSeq(string(environ), "\x00") {
+		dir, ok := strings.CutPrefix(entry, "CUDA_MPS_PIPE_DIRECTORY=")
+		// A named server has a directory in the daemon's.
+		if ok && (dir == d.pipe() || filepath.Dir(dir) == d.pipe()) {
 			return err == nil
 		}
 	}
