@@ -29,10 +29,16 @@ const sharesTolerance = 12
 // startShares starts a node with the configuration of examples/shares-agent.hcl, and these options of the device plugin.
 func startShares(t *testing.T, device ...string) *node.Node {
 	t.Helper()
+	return startSharesOn(t, func(*node.Config) {}, device...)
+}
+
+// startSharesOn is startShares on a node that is changed.
+func startSharesOn(t *testing.T, change func(*node.Config), device ...string) *node.Node {
+	t.Helper()
 	text := readFile(t, filepath.Join(build, "../examples/shares-agent.hcl"))
 	blocks := regexp.MustCompile(`(?s)plugin "nomad-(?:device|driver)-tranche" \{\n  config \{\n(.*?)\n  \}\n\}`).FindAllStringSubmatch(text, -1)
 	must.SliceLen(t, 2, blocks)
-	n := startNode(t, func(c *node.Config) {
+	n := startNode(t, change, func(c *node.Config) {
 		c.DeviceConfig, c.DriverConfig = blocks[0][1]+"\n"+strings.Join(device, "\n"), blocks[1][1]+"\n"
 	})
 	importProgram(t, n, loadImage, "load")

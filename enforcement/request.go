@@ -102,7 +102,8 @@ func Serve(ctx context.Context, d Driver, ledger *claim.Ledger, runDir string) e
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		listener, err = net.Listen("unix", path)
+		var config net.ListenConfig
+		listener, err = config.Listen(ctx, "unix", path)
 		return err
 	})
 	if err != nil {

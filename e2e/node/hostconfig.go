@@ -32,8 +32,10 @@ func (n *Node) InstallRuntime() (Runtimes, error) {
 	if err := scratchEtc(); err != nil {
 		return nil, err
 	}
-	if err := HideUnifiedCgroup(); err != nil {
-		return nil, err
+	if !n.Unified {
+		if err := HideUnifiedCgroup(); err != nil {
+			return nil, err
+		}
 	}
 	if err := n.writeRuntimeConfig(runtimeConfigFile, RuntimeRunc); err != nil {
 		return nil, err

@@ -36,6 +36,8 @@ type Config struct {
 	// MIG has containers find simulated instances by MIG. There is room for one such node in a sandbox, since what the
 	// driver's kernel module says in /proc/driver belongs to it.
 	MIG bool
+	// Unified leaves cgroup version 2 mounted beside version 1. There is no crun then: see HideUnifiedCgroup.
+	Unified bool
 	// DriverLater starts the node with an empty driver root; AddDriver fills it.
 	DriverLater bool
 	// DeviceConfig and DriverConfig are further lines for the plugins' configuration, in HCL.

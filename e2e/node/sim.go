@@ -74,7 +74,9 @@ type Record struct {
 	GPUs      []RecordGPU     `json:"gpus"`
 	Processes []RecordProcess `json:"processes"`
 	Groups    []RecordGroup   `json:"groups"`
-	MIG       struct {
+	// MemoryLimits are those of cgroups.
+	MemoryLimits []RecordLimit `json:"memory_limits"`
+	MIG          struct {
 		GPUs []RecordMIG `json:"gpus"`
 	} `json:"mig"`
 }
@@ -141,6 +143,14 @@ type RecordGroup struct {
 	// while the GPU worked for another group.
 	BusyNS    uint64 `json:"busy_ns"`
 	OverlapNS uint64 `json:"overlap_ns"`
+}
+
+// RecordLimit is a cgroup's limit of one GPU's memory, and what is charged to that.
+type RecordLimit struct {
+	Path    string `json:"cgroup"`
+	GPUUUID string `json:"gpu_uuid"`
+	Hard    uint64 `json:"hard_bytes"`
+	Used    uint64 `json:"bytes"`
 }
 
 // Record reads the simulator's record.

@@ -150,7 +150,8 @@ func (m *Machine) Write(ctx context.Context, path, content string) error {
 func (m *Machine) CutPower() {
 	if m.qemu != nil {
 		_ = m.qemu.Process.Kill()
-		<-m.ended
+		for range m.ended { // until it is closed: the error is that of the kill
+		}
 		m.guest.close()
 		m.qemu = nil
 	}

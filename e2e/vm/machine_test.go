@@ -71,6 +71,9 @@ func timed(t *testing.T, what string, step func() error) {
 	t.Logf("%s: %.1f s", what, time.Since(began).Seconds())
 }
 
+// topologies are the simulated GPUs for each enforcement: with a driver that has no limits, and with one that has.
+var topologies = map[string]string{"library": "h200x2.conf", "driver": "h200x2-r615.conf"}
+
 // makeMedia lays out what the machine installs from: e2e/vm/media, packages, Nomad, the simulator and images.
 func makeMedia(t *testing.T, dir, enforcement string) {
 	t.Helper()
@@ -79,7 +82,7 @@ func makeMedia(t *testing.T, dir, enforcement string) {
 		{repository("e2e/vm/media"), ""},
 		{filepath.Join(build, "sim/bin"), "sim/bin"},
 		{filepath.Join(build, "sim/lib"), "sim/lib"},
-		{repository("e2e/simgpu/topologies/h200x2.conf"), "sim/h200x2.conf"},
+		{repository("e2e/simgpu/topologies/" + topologies[enforcement]), "sim/h200x2.conf"},
 		{mustGlob(t, filepath.Join(build, "package/dist/tranche_*_amd64.deb")), "tranche.deb"},
 	} {
 		must.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file[1])), 0o755))
@@ -215,7 +218,7 @@ func (m *machine) submit(t *testing.T, j job, status string) *api.AllocationList
 	parsed, err := m.ParseJob(j.hcl())
 	must.NoError(t, err, must.Sprint(j.hcl()))
 	t.Cleanup(func() { must.NoError(t, m.StopJob(deadline(t), j.name)) })
-	_, err = m.Node.Run(deadline(t), parsed)
+	_, err = m.Run(deadline(t), parsed)
 	must.NoError(t, err)
 	alloc, err := m.WaitStatus(deadline(t), j.name, status)
 	must.NoError(t, err)
