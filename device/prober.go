@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"sync"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -16,6 +17,8 @@ type prober struct {
 	driver  *share.Driver
 	logger  hclog.Logger
 
+	// mu is held while GPUs are tried: reservations scan, too.
+	mu sync.Mutex
 	// version is that of the driver that was tried, and found is why it cannot, by the GPUs' UUIDs; empty where it can.
 	version string
 	found   map[string]string
@@ -24,10 +27,16 @@ type prober struct {
 }
 
 // forget has all GPUs tried again: the driver may be another.
-func (p *prober) forget() { p.found = nil }
+func (p *prober) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.found = nil
+}
 
 // probe returns why the driver cannot limit memory on each of the GPUs for which that matters; empty where it can.
 func (p *prober) probe(ctx context.Context, node *nvml.Node) map[string]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.version != node.DriverVersion {
 		p.version, p.found = node.DriverVersion, nil
 	}

@@ -62,6 +62,11 @@ func Cgroup(pid int) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return h.below(pid)
+}
+
+// below returns the directory of a process's cgroup, which must not be the topmost: the driver limits all but the root.
+func (h hierarchy) below(pid int) (string, error) {
 	dir, err := h.of(pid)
 	if err == nil && dir == h.dir {
 		err = fmt.Errorf("process %d has no cgroup v2 of its own: it is in %s", pid, dir)

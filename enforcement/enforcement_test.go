@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 const gpu0, gpu1 = "GPU-0", "GPU-1"
@@ -102,15 +103,17 @@ func TestStart(t *testing.T) {
 	must.ErrorContains(t, Start(t.Context(), newMemory(), pid, claims), fmt.Sprintf("process %d is in %s, too", other, dir))
 }
 
-func TestStart_RootCgroup(t *testing.T) {
-	needs.Root(t, "to move processes between cgroups")
-	h, err := mounted()
+func TestCgroup(t *testing.T) {
+	cgroups, err := proc.Cgroups(os.Getpid())
 	must.NoError(t, err)
-	cmd := exec.Command("sleep", "1000")
-	must.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	must.NoError(t, os.WriteFile(filepath.Join(h.dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0))
-	must.ErrorContains(t, Start(t.Context(), newMemory(), cmd.Process.Pid, []*claim.Claim{byDriver(gpu0, 1)}), "no cgroup v2 of its own")
+	own := cgroups[unifiedID]
+	_, err = hierarchy{"/cg", own}.below(os.Getpid())
+	must.ErrorContains(t, err, "no cgroup v2 of its own")
+	_, err = hierarchy{"/cg", filepath.Join(own, "below")}.below(os.Getpid())
+	must.ErrorContains(t, err, "run Tranche in the host's cgroup namespace")
+	dir, err := hierarchy{"/cg", filepath.Dir(own)}.of(os.Getpid())
+	must.NoError(t, err)
+	must.Eq(t, filepath.Join("/cg", filepath.Base(own)), dir)
 }
 
 func TestHold(t *testing.T) {

@@ -197,6 +197,7 @@ func TestSimulated_killed(t *testing.T) {
 	server := number(t, tell(t, s.Manager, uuid, "get_server_list"))
 	must.NoError(t, unix.Kill(server, unix.SIGKILL))
 	first.says(t, `"event":"error"`)
+	first.end() // it holds its memory until then
 	second := s.start(t, uuid, "fill", 0)
 	second.says(t, `"computing"`)
 	must.Eq(t, daemon, pidOf(t, s.Manager, uuid))
@@ -207,6 +208,7 @@ func TestSimulated_killed(t *testing.T) {
 	until(t, s.Manager, uuid, func(s Status) bool { return s.Running })
 	must.NotEq(t, daemon, pidOf(t, s.Manager, uuid))
 	second.says(t, `"event":"error"`)
+	second.end()
 	third := s.start(t, uuid, "fill", 0)
 	third.says(t, `"computing"`)
 	third.end()

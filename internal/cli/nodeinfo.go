@@ -114,6 +114,8 @@ func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.
 			known.NoDriverLimits = "it limits no MIG instances"
 		} else if err := enforcement.Probe(ctx, driver, g.UUID); err != nil {
 			known.NoDriverLimits = err.Error()
+		} else {
+			known.DriverLimits = true
 		}
 		gpus = append(gpus, known)
 	}

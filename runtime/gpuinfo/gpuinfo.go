@@ -34,7 +34,8 @@ type GPU struct {
 	ComputeCapability string `json:"compute_capability,omitempty"`
 	// MIGParent is the UUID of a MIG instance's GPU; empty for a whole GPU.
 	MIGParent string `json:"mig_parent,omitempty"`
-	// NoDriverLimits is why the driver cannot hold containers to their limits; empty if it can.
+	// DriverLimits is whether the driver can hold containers to their limits, and NoDriverLimits why it cannot.
+	DriverLimits   bool   `json:"driver_limits,omitempty"`
 	NoDriverLimits string `json:"no_driver_limits,omitempty"`
 }
 

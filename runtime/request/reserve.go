@@ -45,7 +45,7 @@ func (n Node) enforced(g gpuinfo.GPU) claim.Enforcement {
 	if said, ok := n.Layout[g.UUID]; ok {
 		return said.Enforcement
 	}
-	if n.Enforcement == claim.EnforcementLibrary || g.NoDriverLimits != "" {
+	if n.Enforcement == claim.EnforcementLibrary || !g.DriverLimits {
 		return claim.EnforcementLibrary
 	}
 	return claim.EnforcementDriver
@@ -54,7 +54,7 @@ func (n Node) enforced(g gpuinfo.GPU) claim.Enforcement {
 // enforceable reports whether containers on a GPU can be held to their limits by what is to do that.
 func (n Node) enforceable(g gpuinfo.GPU) bool {
 	_, said := n.Layout[g.UUID]
-	return said || n.Enforcement != claim.EnforcementDriver || g.NoDriverLimits == ""
+	return said || n.Enforcement != claim.EnforcementDriver || g.DriverLimits
 }
 
 // Reserve makes the claim that a container requests, on the GPU that it fits best. It takes as many slices as the requested

@@ -32,8 +32,9 @@ struct test {
 /* Each file of tests has such a list, ended by a NULL name. */
 extern const struct test init_tests[], context_tests[], memory_tests[], sums_tests[], module_tests[], time_tests[],
     turns_tests[], fault_tests[], tool_tests[], pool_tests[], graph_tests[], vmm_tests[], ipc_tests[], array_tests[],
-    image_tests[], limits_tests[], managed_tests[], mig_tests[], sharing_tests[], mps_tests[], mps_v3_tests[], runtime_tests[],
-    texture_tests[], graphics_tests[], node_tests[], stream_tests[], memop_tests[], memory_limits_tests[];
+    image_tests[], limits_tests[], managed_tests[], mig_tests[], sharing_tests[], mps_tests[], mps_v3_tests[],
+    runtime_tests[], texture_tests[], graphics_tests[], node_tests[], stream_tests[], memop_tests[],
+    memory_limits_tests[];
 
 void check_failed(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

@@ -312,7 +312,7 @@ func TestEachFault(t *testing.T) {
 		"no kernel module": {
 			func(h *healthy) { h.remove("/proc/driver") }, "driver/kernel module", Warning, "absent", "modprobe nvidia",
 		},
-		"limits that the driver is to enforce and cannot": {
+		"limits by the driver": {
 			func(h *healthy) { h.Config.Enforcement = claim.EnforcementDriver },
 			"driver/memory limits", Fault, "cannot limit memory on GPU 0: Not Supported", "docs/enforcement.md",
 		},
