@@ -71,7 +71,7 @@ func writeFile(path string, start []byte, size, allocated int64, mode os.FileMod
 		return err
 	}
 	if allocated > int64(len(start)) {
-		if err = unix.Fallocate(int(f.Fd()), 0, 0, allocated); err != nil {
+		if err = allocate(f, allocated); err != nil {
 			err = fmt.Errorf("allocating %s: %w", path, err)
 		}
 	}
@@ -85,6 +85,19 @@ func writeFile(path string, start []byte, size, allocated int64, mode os.FileMod
 		err = f.Chmod(mode) // whatever the umask says
 	}
 	return errors.Join(err, f.Close())
+}
+
+// fallocate is replaced by a test.
+var fallocate = unix.Fallocate
+
+// allocate has a file system allocate the first bytes of a file. In Linux 6.1, a tmpfs gives up for any signal, of which
+// Go's runtime sends many.
+func allocate(f *os.File, bytes int64) error {
+	for {
+		if err := fallocate(int(f.Fd()), 0, 0, bytes); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // explainFull adds what to do when the file system is full.
