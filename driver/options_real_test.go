@@ -140,7 +140,8 @@ func TestOption_OOM(t *testing.T) {
 
 // A service that lost a child, and was stopped later, did not run out of memory.
 func TestOption_OOMOfAChild(t *testing.T) {
-	const lossy = "tail -c 200m /dev/zero; echo lost; while :; do sleep 0.05; done"
+	// The shim sees such children from the start of the task on, which the child must not be ahead of.
+	const lossy = "trap 'tail -c 200m /dev/zero; echo lost' USR1; echo ready; while :; do sleep 0.05; done"
 	for name, c := range map[string]struct {
 		script string
 		code   int
@@ -152,6 +153,8 @@ func TestOption_OOMOfAChild(t *testing.T) {
 			d := newTestDriver(t)
 			cfg := d.task(c.script)
 			d.start(cfg)
+			d.stdout(cfg, "ready")
+			must.NoError(t, d.SignalTask(cfg.ID, "SIGUSR1"))
 			d.stdout(cfg, "lost")
 			eventually(t, "the event", func() bool { return strings.Contains(strings.Join(d.events.all(), "\n"), "Out of memory") })
 			must.NoError(t, d.StopTask(cfg.ID, time.Second, "SIGTERM"))
