@@ -115,18 +115,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-/* Whether the driver answers to a call in it that it has ended, or that it is not active. */
-static bool is_gone(CUcontext context) {
-    CUcontext pushed;
-    size_t free, total;
-    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
-    if (result == CUDA_SUCCESS) {
-        result = REAL(cuMemGetInfo_v2)(&free, &total);
-        REAL(cuCtxPopCurrent_v2)(&pushed);
-    }
-    return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
 static void forget(CUcontext context, int gpu) {
     (void)gpu;
     queues_context_ended(context);
@@ -139,7 +127,7 @@ static void forget_primary(CUdevice device, int gpu) {
     if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active)
         return;
     for (CUcontext context = NULL; (context = queues_next_context(gpu, context)) != NULL;)
-        if (is_gone(context))
+        if (cuda_context_is_gone(context))
             forget(context, gpu);
 }
 

@@ -122,24 +122,11 @@ void context_ended(const struct context_end *end, enum ended ended) {
     gate_open(end->gate);
 }
 
-/* Whether the driver answers to any call in it that it has ended, or that it is not active. It is made current even if its
- * handle is: this thread may have that of a former context. */
-static bool is_gone(CUcontext context) {
-    CUcontext pushed;
-    size_t free, total;
-    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
-    if (result == CUDA_SUCCESS) {
-        result = REAL(cuMemGetInfo_v2)(&free, &total);
-        REAL(cuCtxPopCurrent_v2)(&pushed);
-    }
-    return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
 static void remove_if_ended(uint32_t serial, int gpu, void *argument) {
     struct process *process = argument;
     CUcontext context = contexts_handle(process, serial);
     (void)gpu;
-    if (context != NULL && is_gone(context) && drop(process, serial)) {
+    if (context != NULL && cuda_context_is_gone(context) && drop(process, serial)) {
         streams_context_ended(process, context);
         governor_context_ended(context);
     }
@@ -208,7 +195,7 @@ void context_primary_ending(struct process *process, CUdevice device, struct con
 void context_primary_ended(CUdevice device, const struct context_end *end, CUresult result, bool resets) {
     enum ended ended = ENDED_NOTHING;
     if (end->process != NULL && result == CUDA_SUCCESS && !is_active(device)) {
-        bool other = end->process->contexts.assumed[device] && !is_gone(end->context);
+        bool other = end->process->contexts.assumed[device] && !cuda_context_is_gone(end->context);
         end->process->contexts.former_primaries[device] = end->context;
         set_primary(end->process, device, NULL, false);
         ended = other ? ENDED_NOTHING : ENDED_CONTEXT;

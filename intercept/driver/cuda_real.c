@@ -38,6 +38,18 @@ bool cuda_driver_has(enum cuda_function function) {
     return cuda_real(function) != functions[function].absent;
 }
 
+/* It is made current even if its handle is: this thread may have that of a former context. */
+bool cuda_context_is_gone(CUcontext context) {
+    CUcontext pushed;
+    size_t free, total;
+    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuMemGetInfo_v2)(&free, &total);
+        REAL(cuCtxPopCurrent_v2)(&pushed);
+    }
+    return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 /* All functions are found while this library is loaded. Later, in a child forked from a program with threads, the
  * loader's locks may be held by a thread that does not exist in the child. */
 __attribute__((constructor)) static void find_all(void) {

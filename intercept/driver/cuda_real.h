@@ -59,4 +59,7 @@ static inline any_function cuda_real(enum cuda_function function) {
 /* Whether this driver has the function. */
 bool cuda_driver_has(enum cuda_function function);
 
+/* Whether the driver answers to any call in a context that it has ended, or that it is not active. */
+bool cuda_context_is_gone(CUcontext context);
+
 #endif
