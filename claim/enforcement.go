@@ -49,7 +49,7 @@ func (c *Claim) checkEnforcement() error {
 		return nil
 	case c.Enforcement != EnforcementDriver:
 		return fmt.Errorf("a claim's enforcement must be %q or %q, got %q", EnforcementDriver, EnforcementLibrary, c.Enforcement)
-	case c.Unlimited || c.Mode.orSlice() != ModeSlice && c.Mode != ModeMPS:
+	case c.Unlimited || !c.Mode.orSlice().Sliced():
 		return fmt.Errorf("enforcement by the driver requires a limit in mode %s or %s", ModeSlice, ModeMPS)
 	case c.GPUHostMemoryBytes > 0:
 		return fmt.Errorf("host memory beyond the limit requires enforcement by the %s", EnforcementLibrary)

@@ -11,7 +11,7 @@ type Mode string
 
 // The modes. Records do not have ModeSlice, so that programs without modes read them.
 const (
-	// ModeSlice gives each claim a part of the memory, which the shadow library enforces.
+	// ModeSlice gives each claim a part of the memory.
 	ModeSlice Mode = "slice"
 	// ModeExclusive gives one claim the whole GPU.
 	ModeExclusive Mode = "exclusive"
@@ -25,6 +25,9 @@ const (
 
 // IsZero reports whether records leave the mode out.
 func (m Mode) IsZero() bool { return m == "" || m == ModeSlice }
+
+// Sliced reports whether the mode gives each claim a part of the GPU's memory, in slices and without MIG.
+func (m Mode) Sliced() bool { return m == ModeSlice || m == ModeMPS }
 
 // orSlice returns the mode, ModeSlice if it is not set.
 func (m Mode) orSlice() Mode {

@@ -43,7 +43,7 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 	if o.Compute == "" && (!own || claim.WhyNoShares(o.tasksMode()) == "") {
 		o.Compute = defaults.Compute
 	}
-	if o.Enforcement == "" && o.instancesMode() == "" && mayBeByDriver(o.tasksMode()) {
+	if o.Enforcement == "" && o.instancesMode() == "" && o.tasksMode().Sliced() {
 		o.Enforcement = defaults.Enforcement
 	}
 	return o
@@ -124,16 +124,13 @@ func (o sharingOptions) parseTasks(p share.Policy) (share.Policy, error) {
 	return p, nil
 }
 
-// mayBeByDriver reports whether there is a choice of what holds tasks to their limits: the driver limits no MIG instance.
-func mayBeByDriver(mode claim.Mode) bool { return mode == claim.ModeSlice || mode == claim.ModeMPS }
-
-// parseEnforcement returns what holds tasks to their limits.
+// parseEnforcement returns what holds tasks to their limits. There is a choice only without MIG: the driver limits no instance.
 func (o sharingOptions) parseEnforcement(p share.Policy) (claim.Enforcement, error) {
 	e, err := claim.ParseEnforcement(o.Enforcement)
 	switch {
 	case err != nil:
 		return "", err
-	case mayBeByDriver(p.Mode) && o.instancesMode() == "":
+	case p.Sliced() && o.instancesMode() == "":
 		return e, nil
 	case e == claim.EnforcementDriver:
 		return "", fmt.Errorf("enforcement = %q is for GPUs in mode %q or %q, got mode %q; remove it", e, claim.ModeSlice, claim.ModeMPS,

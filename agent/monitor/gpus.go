@@ -96,7 +96,7 @@ func (m *Monitor) addSharing(s *Snapshot, g *GPU, shared map[string]layout.GPU) 
 		}
 	}
 	g.Mode, g.SliceBytes = cmp.Or(said.Mode, claim.ModeSlice), said.SliceBytes
-	if g.Mode == claim.ModeSlice || g.Mode == claim.ModeMPS {
+	if g.Mode.Sliced() {
 		g.SliceBytes = cmp.Or(g.SliceBytes, m.SliceBytes)
 		g.Slices = &Slices{SliceBytes: g.SliceBytes}
 	}

@@ -176,7 +176,7 @@ func (s *Snapshot) CompareUnused(a, b *Claim) int {
 }
 
 // Sliced reports whether the claim has slices, rather than a GPU, a share of its time, or a MIG instance.
-func (c *Claim) Sliced() bool { return c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS }
+func (c *Claim) Sliced() bool { return c.Mode.Sliced() }
 
 // GPU returns the GPU with a UUID, or nil. Those that have never answered have none.
 func (s *Snapshot) GPU(uuid string) *GPU {

@@ -40,7 +40,7 @@ func (p *Policy) MayBeByDriver() bool {
 }
 
 // Sliced reports whether the mode divides the GPU's memory into slices of its own, that is, without MIG.
-func (p *Policy) Sliced() bool { return p.Mode == claim.ModeSlice || p.Mode == claim.ModeMPS }
+func (p *Policy) Sliced() bool { return p.Mode.Sliced() }
 
 // Shared reports whether several tasks use the GPU, or one of its MIG instances, at the same time.
 func (p *Policy) Shared() bool {

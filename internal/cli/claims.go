@@ -126,7 +126,7 @@ func releaseClaim(ctx context.Context, ledger *claim.Ledger, id string, force bo
 		return err
 	}
 	g := report.PhysicalGPU(c)
-	if c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS {
+	if c.Mode.Sliced() {
 		printable.Fprintf(out, "Released claim %s: slices %s of GPU %d (%s) are free.\n", id,
 			report.DescribeSlices(g.UUID, c.Slices), g.Index, g.UUID)
 	} else {
