@@ -27,6 +27,9 @@ type Driver interface {
 // probeBytes is the limit of the cgroup with which a GPU is tried.
 const probeBytes = 64 << 20
 
+// NoInstances is why the driver holds no task in a MIG instance to its limit.
+const NoInstances = "it limits no MIG instances"
+
 // Probe returns why the driver cannot limit memory on a GPU; nil if it can. It sets a limit on a cgroup of its own, reads it back,
 // and removes both.
 func Probe(ctx context.Context, d Driver, uuid string) error {

@@ -76,6 +76,8 @@ func Ask(ctx context.Context, runDir string, r Request) error {
 
 // Grant sets the limits of a request.
 func Grant(ctx context.Context, d Driver, ledger *claim.Ledger, r Request) error {
+	ctx, cancel := context.WithTimeout(ctx, answersWithin)
+	defer cancel()
 	claims, _, err := ledger.List(ctx)
 	if err != nil {
 		return err
@@ -126,10 +128,7 @@ func Serve(ctx context.Context, d Driver, ledger *claim.Ledger, runDir string) e
 // serve answers one request.
 func serve(ctx context.Context, d Driver, ledger *claim.Ledger, conn net.Conn) {
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, answersWithin)
-	defer cancel()
-	deadline, _ := ctx.Deadline()
-	_ = conn.SetDeadline(deadline)
+	_ = conn.SetDeadline(time.Now().Add(answersWithin))
 	var r Request
 	if err := json.NewDecoder(io.LimitReader(conn, maxRequestBytes)).Decode(&r); err != nil {
 		return

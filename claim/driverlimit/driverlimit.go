@@ -31,7 +31,7 @@ type Report struct {
 type Claim struct {
 	// Container is the container that has the claim, as claim.Claim.ContainerKey returns it.
 	Container string `json:"container"`
-	// LimitBytes is the limit of the container's cgroup on the claim's GPU: the sum of its claims there.
+	// LimitBytes is the claim's limit; the driver limits the container's cgroup on the GPU to the sum of its claims there.
 	LimitBytes uint64 `json:"limit_bytes"`
 	// UsedBytes is what the driver counts for the cgroup, contexts included, and PeakBytes the most that was seen.
 	UsedBytes uint64 `json:"used_bytes"`

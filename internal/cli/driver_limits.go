@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -33,8 +32,6 @@ func (a *app) driverLimitsCommand() *cobra.Command {
 }
 
 func (a *app) setDriverLimits(ctx context.Context, o driverLimitsOptions) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
 	ledger, err := claim.Open(claim.Options{StateDir: o.stateDir, RunDir: o.runDir})
 	if err != nil {
 		return err

@@ -111,7 +111,7 @@ func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.
 		}
 		if g.Origin != nil {
 			known.MIGParent = g.Origin.GPUUUID
-			known.NoDriverLimits = "it limits no MIG instances"
+			known.NoDriverLimits = enforcement.NoInstances
 		} else if err := enforcement.Probe(ctx, driver, g.UUID); err != nil {
 			known.NoDriverLimits = err.Error()
 		} else {
