@@ -11,6 +11,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/mig"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -21,7 +22,7 @@ type configCheck struct {
 	modes    map[claim.Mode]share.Mode
 	layout   *mig.Layout
 	logger   hclog.Logger
-	log      share.ChangeLog
+	log      changelog.Log
 }
 
 // run queries the driver and returns an error if the configuration does not fit the GPUs. If some GPUs do not answer, that

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -18,7 +19,7 @@ type externalUse struct {
 	ledger    *share.Ledger
 	inventory *inventory
 	logger    hclog.Logger
-	log       share.ChangeLog
+	log       changelog.Log
 
 	// claims are the ledger's when it was read last; read is whether it was read at all.
 	claims []*claim.Claim

@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/mps"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 )
 
 // recoverySettles is how long the driver may take to report which recovery an Xid error needs. That it needs none counts
@@ -30,7 +31,7 @@ type healthMonitor struct {
 	clock     *share.Clock
 	logger    hclog.Logger
 	wake      func()
-	log       share.ChangeLog
+	log       changelog.Log
 
 	// deaf is whether events were missed at the last check, which the fingerprint loop makes.
 	deaf bool

@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/mig"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -29,7 +30,7 @@ type inventory struct {
 	gpus map[string]*share.GPU
 	// changed is whether the current update has found anything new.
 	changed bool
-	log     share.ChangeLog
+	log     changelog.Log
 }
 
 func newInventory(s *settings, modes map[claim.Mode]share.Mode, logger hclog.Logger) *inventory {

@@ -9,6 +9,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/enforcement"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 )
 
 // prober finds out on which GPUs the driver can hold tasks to their limits, once for each driver that is loaded.
@@ -22,8 +23,7 @@ type prober struct {
 	// version is that of the driver that was tried, and found is why it cannot, by the GPUs' UUIDs; empty where it can.
 	version string
 	found   map[string]string
-	// said is what was logged last.
-	said map[string]string
+	log     changelog.Log
 }
 
 // forget has all GPUs tried again: the driver may be another.
@@ -56,24 +56,20 @@ func (p *prober) probe(ctx context.Context, node *nvml.Node) map[string]string {
 	return p.found
 }
 
-func (p *prober) try(ctx context.Context, g nvml.GPU) (reason string) {
+func (p *prober) try(ctx context.Context, g nvml.GPU) string {
 	if g.MIG.Enabled {
-		return "it limits no MIG instances"
+		return enforcement.NoInstances
 	}
-	if err := enforcement.Probe(ctx, p.driver, g.UUID); err != nil {
-		reason = err.Error()
-	}
-	if said, known := p.said[g.UUID]; known && said == reason {
-		return reason
-	}
-	if p.said == nil {
-		p.said = make(map[string]string)
-	}
-	p.said[g.UUID] = reason
-	if reason == "" {
+	err := enforcement.Probe(ctx, p.driver, g.UUID)
+	changed := p.log.Changed(g.UUID, err)
+	switch {
+	case err != nil && changed:
+		p.logger.Info("the shadow library enforces the limits of memory", "gpu", g.UUID, "reason", err)
+	case changed:
 		p.logger.Info("the GPU driver enforces the limits of memory", "gpu", g.UUID)
-	} else {
-		p.logger.Info("the shadow library enforces the limits of memory", "gpu", g.UUID, "reason", reason)
 	}
-	return reason
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }

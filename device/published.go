@@ -10,6 +10,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 )
 
 // publishedState is what the run directory says of the GPUs, for others on this node. It belongs to the fingerprint loop.
@@ -20,7 +21,7 @@ type publishedState struct {
 	bypass layout.Bypass
 	clock  *share.Clock
 	logger hclog.Logger
-	log    share.ChangeLog
+	log    changelog.Log
 
 	// layout and health were published last; nil before the first time.
 	layout map[string]layout.GPU

@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 )
 
 // measureTimeout is how long a message of statistics waits for GPUs.
@@ -29,7 +30,7 @@ type statistics struct {
 	logger    hclog.Logger
 	wake      func()
 	runDir    string
-	log       share.ChangeLog
+	log       changelog.Log
 
 	mu sync.Mutex
 	// measuring are GPUs that were queried and have not answered yet.

@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/processes"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/mps"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -38,7 +39,7 @@ type unmanagedUse struct {
 	inventory *inventory
 	daemons   *mps.Daemons
 	logger    hclog.Logger
-	log       share.ChangeLog
+	log       changelog.Log
 
 	// blocked are the slices that are blocked, by GPU.
 	blocked   map[string]*blockedSlices

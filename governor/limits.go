@@ -2,6 +2,7 @@ package governor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/enforcement"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 )
 
 // holds is how often the limits that the driver enforces are looked at.
@@ -28,8 +30,7 @@ type enforcer struct {
 	logger hclog.Logger
 	// published is what was published last; nil before the first time.
 	published map[string]driverlimit.Claim
-	// failed is the last error, which is logged once.
-	failed string
+	log       changelog.Log
 }
 
 // run works until the context ends.
@@ -42,7 +43,7 @@ func (e *enforcer) run(ctx context.Context) {
 	ticker := time.NewTicker(holds)
 	defer ticker.Stop()
 	for {
-		e.complain(e.look(ctx))
+		e.complain("all", e.look(ctx))
 		select {
 		case <-ctx.Done():
 			<-served
@@ -75,13 +76,15 @@ func (e *enforcer) look(ctx context.Context) error {
 		return nil
 	}
 	published, err := health.Read(e.runDir)
-	if err != nil {
-		e.complain(err)
-	}
+	e.complain("uncounted memory", err)
 	found := make(map[string]driverlimit.Claim)
-	for _, container := range claims {
-		maps.Copy(found, e.hold(ctx, container, &published))
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(claims)) {
+		held, err := e.hold(ctx, claims[key], &published)
+		maps.Copy(found, held)
+		errs = append(errs, err)
 	}
+	e.complain("containers", errors.Join(errs...))
 	if err := driverlimit.Write(e.runDir, driverlimit.Report{Written: time.Now().UTC(), Claims: found}); err != nil {
 		return err
 	}
@@ -110,8 +113,8 @@ func (e *enforcer) claims(ctx context.Context) (map[string][]*claim.Claim, error
 	return containers, nil
 }
 
-// hold holds one container to its limits, and returns what is to be published of its claims.
-func (e *enforcer) hold(ctx context.Context, claims []*claim.Claim, published *health.Report) map[string]driverlimit.Claim {
+// hold holds one container to its limits, and returns what is to be published of its claims, also with an error.
+func (e *enforcer) hold(ctx context.Context, claims []*claim.Claim, published *health.Report) (map[string]driverlimit.Claim, error) {
 	charged := make(map[string]uint64)
 	for _, c := range claims {
 		condition, _ := published.Of(c)
@@ -119,7 +122,7 @@ func (e *enforcer) hold(ctx context.Context, claims []*claim.Claim, published *h
 	}
 	uses, err := enforcement.Hold(ctx, e.driver, claims[0].Container.InitPID, claims, charged)
 	if err != nil && !claim.Alive(*claims[0].Container) {
-		return nil // it has ended meanwhile
+		return nil, nil // it has ended meanwhile
 	}
 	found := make(map[string]driverlimit.Claim)
 	left := make(map[string]uint64)
@@ -147,9 +150,9 @@ func (e *enforcer) hold(ctx context.Context, claims []*claim.Claim, published *h
 		found[c.ID] = one
 	}
 	if err != nil {
-		e.complain(fmt.Errorf("hold container %s to its limits: %w", claims[0].Container.ID, err))
+		err = fmt.Errorf("hold container %s to its limits: %w", claims[0].Container.ID, err)
 	}
-	return found
+	return found, err
 }
 
 // takePart takes a claim's part from what its container uses of the GPU: as much as its limit, and the last claim there the rest.
@@ -167,14 +170,9 @@ func lastOn(following []*claim.Claim, uuid string) bool {
 	return !slices.ContainsFunc(following, func(c *claim.Claim) bool { return c.GPU.UUID == uuid && c.ByDriver() })
 }
 
-// complain logs an error once.
-func (e *enforcer) complain(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != e.failed {
+// complain logs the outcome of a part of the work if it is another error than the last.
+func (e *enforcer) complain(part string, err error) {
+	if e.log.Changed(part, err) && err != nil {
 		e.logger.Error("cannot hold containers to the limits that the GPU driver enforces", "error", err)
 	}
-	e.failed = text
 }

@@ -1,12 +1,14 @@
 package governor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,7 +44,8 @@ func TestEnforcer(t *testing.T) {
 	ledger, err := claim.Open(claim.Options{StateDir: t.TempDir(), RunDir: runDir})
 	must.NoError(t, err)
 	driver := &limits{used: 3 << 30}
-	e := &enforcer{driver: driver, ledger: ledger, runDir: runDir, logger: hclog.NewNullLogger()}
+	var logged bytes.Buffer
+	e := &enforcer{driver: driver, ledger: ledger, runDir: runDir, logger: hclog.New(&hclog.LoggerOptions{Output: &logged})}
 	must.NoError(t, e.look(t.Context()))
 	must.Zero(t, driver.bytes)
 
@@ -71,9 +74,12 @@ func TestEnforcer(t *testing.T) {
 	must.NoError(t, e.look(t.Context()))
 	must.Eq(t, 5<<30, driver.bytes)
 
-	// An error is published with the claim.
+	// An error is published with the claim, and logged once.
 	driver.err = errors.New("the GPU is lost")
 	must.NoError(t, e.look(t.Context()))
+	e.complain("all", e.look(t.Context()))
+	e.complain("all", e.look(t.Context()))
+	must.Eq(t, 1, strings.Count(logged.String(), "the GPU is lost"), must.Sprint(&logged))
 	report, err := driverlimit.Read(runDir)
 	must.NoError(t, err)
 	must.StrContains(t, report.Claims[ids[1]].Problem, "the GPU is lost")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/runs"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 )
 
 // source finds the governed claims: those of the ledger, and those of `tranche run`, which are in no ledger.
@@ -22,7 +23,7 @@ type source struct {
 	ledger *claim.Ledger
 	runDir string
 	logger hclog.Logger
-	failed string
+	log    changelog.Log
 	// skipped are the commands whose claims cannot be read.
 	skipped map[string]bool
 	last    []governed
@@ -67,7 +68,7 @@ func (s *source) follow(ctx context.Context, changes <-chan fsnotify.Event, lost
 			}
 		}
 		claims, err := s.read(ctx)
-		if s.fails(err) && err != nil && ctx.Err() == nil {
+		if s.log.Changed("claims", err) && err != nil && ctx.Err() == nil {
 			s.logger.Error("cannot read the claims; going by those that were read last", "error", err)
 		}
 		if err == nil && (changed || !reflect.DeepEqual(claims, s.last)) {
@@ -79,17 +80,6 @@ func (s *source) follow(ctx context.Context, changes <-chan fsnotify.Event, lost
 		}
 		timer.Reset(wait)
 	}
-}
-
-// fails reports whether an error is another one than the last.
-func (s *source) fails(err error) bool {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	was := s.failed
-	s.failed = text
-	return was != text
 }
 
 // changes returns what receives a value whenever the ledger or the regions change, or changes of them were lost.

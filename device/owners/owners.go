@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 	"github.com/tranche-gpu/tranche/internal/nomadapi"
 )
 
@@ -26,7 +27,7 @@ type Owners struct {
 	client client
 	ledger *share.Ledger
 	logger hclog.Logger
-	log    share.ChangeLog
+	log    changelog.Log
 	// asked is when Nomad first answered a query for a claim, by ID.
 	asked map[string]time.Time
 }

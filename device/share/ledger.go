@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 )
 
 // Ledger is the ledger of claims as the device plugin uses it.
@@ -14,7 +15,7 @@ type Ledger struct {
 	Clock  *Clock
 	Logger hclog.Logger
 
-	sweeps ChangeLog
+	sweeps changelog.Log
 }
 
 // InUse reports whether a claim's container is alive or may still be started.

@@ -12,6 +12,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 )
 
 // Layout turns MIG on and creates the instances that the configuration declares, and turns MIG off on GPUs that have left
@@ -23,7 +24,7 @@ type Layout struct {
 	Ledger   *share.Ledger
 	Logger   hclog.Logger
 
-	log share.ChangeLog
+	log changelog.Log
 }
 
 // Apply changes the GPUs as they are configured, and reports whether anything was changed. What is in use stays as it is.

@@ -12,6 +12,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/slice"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -31,7 +32,7 @@ type OnDemand struct {
 	// Wake has the GPUs looked at again.
 	Wake func()
 
-	log share.ChangeLog
+	log changelog.Log
 
 	mu sync.Mutex
 	// locks hold a token each while the instances of their GPU are changed.

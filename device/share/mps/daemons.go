@@ -14,6 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/mps"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/changelog"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -59,7 +60,7 @@ type Options struct {
 // Daemons puts GPUs behind their MPS control daemons, and takes them back.
 type Daemons struct {
 	Options
-	log     share.ChangeLog
+	log     changelog.Log
 	running sync.WaitGroup
 
 	// assigning is held while the claims of a GPU get their namespaces, so that an older list of claims is not the last one.
